@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::net::address::{Address, Resolver};
 use crate::net::callback::Callback;
+use crate::net::sentinels::{Master, MasterLookup};
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
@@ -38,6 +39,7 @@ pub struct Config {
     pub(crate) settings: Settings,
     pub(crate) addresses: Vec<Address>,
     pub(crate) credentials: Option<AskForCredentials>,
+    pub(crate) sentinel_credentials: Credentials,
     pub(crate) resolver: Option<Resolver>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
@@ -50,6 +52,11 @@ impl Config {
     /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for
     /// the same over TLS (feature `tls`), or `redis+unix://[user[:password]@]/path[?db=N]`. User,
     /// password and path are percent-encoded. `host:port` is `redis://host:port`.
+    ///
+    /// `redis+sentinel://[user[:password]@]host[:port],.../name[/db]` is the master that these
+    /// Sentinels have under that name, with user and password of the master. Before each
+    /// connection, and again and again while one is open, the client asks the Sentinels for its
+    /// address. `rediss+sentinel://...`: the connections to Sentinels and master use TLS.
     ///
     /// Each has to be a master of its own, on a machine of its own: neither replicas of each other
     /// nor nodes of a cluster.
@@ -73,6 +80,7 @@ impl Config {
             settings: Settings::new(nodes),
             addresses,
             credentials: None,
+            sentinel_credentials: Credentials::default(),
             resolver: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -242,6 +250,14 @@ impl Config {
         self
     }
 
+    /// The user and password of this client at the Sentinels of `redis+sentinel://` URLs. Those in
+    /// the URL are for the master. None unless set.
+    #[must_use]
+    pub fn sentinel_credentials(mut self, credentials: Credentials) -> Config {
+        self.sentinel_credentials = credentials;
+        self
+    }
+
     /// Looks names up with `look_up`, which gets the name and the port, instead of asking the
     /// system: for service discovery, and for tests. All addresses that it returns for a name have
     /// to lead to one server: see [`Config::new`]. It may block. It is called when the client or
@@ -288,6 +304,21 @@ impl Config {
     /// The addresses of the nodes, in the order of the list.
     pub fn get_addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Where the server of a node is at present. For a URL with Sentinels this asks them, which
+    /// blocks for up to half of the connect timeout, and for as long as a name server takes. Any
+    /// other address is returned as it is.
+    ///
+    /// # Errors
+    /// There is no such node, or no Sentinel names its master: then the error says why each does
+    /// not.
+    pub fn find_server(&self, node: usize) -> io::Result<Address> {
+        let address = self.addresses.get(node);
+        let address = address.ok_or_else(|| io::Error::other("there is no such node"))?;
+        let Some(lookup) = MasterLookup::of(address, self) else { return Ok(address.clone()) };
+        let Master { host, port, .. } = lookup.run(0)?;
+        Ok(Address::Tcp { host, port, tls: address.is_encrypted() })
     }
 
     /// The settings as they are so far.

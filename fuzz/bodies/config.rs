@@ -5,6 +5,7 @@
 //! The hazard is a file that a configuration names, because the fuzzer must not read it. So such a
 //! configuration is parsed, but no client's configuration is made of it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
@@ -77,6 +78,8 @@ fn check_parts(url: &str, node: &NodeSettings) {
     assert_eq!(decoded(user), node.user.as_deref().unwrap_or_default().as_bytes());
     let read = node.password.as_ref().map_or("", |password| password.reveal());
     assert_eq!(decoded(password), read.as_bytes());
+    let is_sentinel = scheme.ends_with("+sentinel");
+    let (hosts, place) = place.split_once('/').filter(|_| is_sentinel).unwrap_or(("", place));
     let (place, db) = if is_path {
         place.split_once("?db=").unwrap_or((place, "0"))
     } else {
@@ -87,11 +90,26 @@ fn check_parts(url: &str, node: &NodeSettings) {
         assert_eq!(node.label.as_bytes(), [b"unix:", &decoded(place)[..]].concat());
         return;
     }
-    let (host, port) = match place.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port),
-        _ => (place, "6379"),
-    };
-    assert_eq!(*node.label, format!("{host}:{}", port.parse::<u16>().expect("it was accepted")));
+    if is_sentinel {
+        let text = |it: (&str, u16)| format!("{}:{}", it.0, it.1);
+        let written = hosts.split(',').map(|it| text(host_and_port(it, 26379)));
+        let label = node.label.strip_prefix("sentinel://").and_then(|it| it.split_once('/'));
+        let (labelled, master) = label.expect("it has Sentinels and a name");
+        let set = |hosts: &mut dyn Iterator<Item = String>| hosts.collect::<BTreeSet<_>>();
+        assert_eq!(set(&mut labelled.split(',').map(str::to_owned)), set(&mut written.into_iter()));
+        assert_eq!(master, place);
+        return;
+    }
+    let (host, port) = host_and_port(place, 6379);
+    assert_eq!(*node.label, format!("{host}:{port}"));
+}
+
+/// The host, with its brackets, and the port of a place that was accepted.
+fn host_and_port(place: &str, usual: u16) -> (&str, u16) {
+    match place.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse().expect("it was accepted")),
+        _ => (place, usual),
+    }
 }
 
 /// Decodes percent-encoding.
@@ -124,17 +142,26 @@ fn written(address: &Address, node: &NodeSettings) -> String {
     match address {
         Address::Tcp { host, port, tls } => {
             let scheme = if *tls { "rediss" } else { "redis" };
-            let is_ip = host.contains(':');
-            let host = if is_ip { format!("[{host}]") } else { host.to_string() };
-            format!("{scheme}://{credentials}{host}:{port}/{}", node.db)
+            format!("{scheme}://{credentials}{}/{}", place(host, *port), node.db)
         }
         Address::Unix(path) => {
             let path = path.to_str().expect("it was read from a text");
             assert!(path.starts_with('/') && !path.ends_with('/'), "{path:?} is no socket");
             format!("redis+unix://{credentials}/{}?db={}", encoded(&path[1..]), node.db)
         }
+        Address::Sentinel { sentinels, master, tls } => {
+            let scheme = if *tls { "rediss" } else { "redis" };
+            let hosts: Vec<String> =
+                sentinels.iter().map(|(host, port)| place(host, *port)).collect();
+            let hosts = hosts.join(",");
+            format!("{scheme}+sentinel://{credentials}{hosts}/{master}/{}", node.db)
+        }
         _ => panic!("a kind of address that this cannot write"),
     }
+}
+
+fn place(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn encoded(text: &str) -> String {

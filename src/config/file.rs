@@ -320,8 +320,9 @@ impl TryFrom<ConfigFile> for Config {
         let config = Config::new(urls.map(|url| Address::with_password(url, password.as_ref())))?;
         let config = file.apply_to(config);
         config.settings.validate()?;
-        let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-        if file.tls == TlsFiles::default() && !config.get_addresses().iter().any(encrypted) {
+        if file.tls == TlsFiles::default()
+            && !config.get_addresses().iter().any(Address::is_encrypted)
+        {
             return Ok(config);
         }
         #[cfg(feature = "tls")]

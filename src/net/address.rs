@@ -3,10 +3,14 @@
 //! * `redis://[user[:password]@]host[:port][/db]`
 //! * `rediss://...`: the same over TLS
 //! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
+//! * `redis+sentinel://[user[:password]@]host[:port],.../name[/db]`: the master that Sentinels have
+//!   under this name; `rediss+sentinel://...`: the same over TLS
 //! * `host:port`: the same as `redis://host:port`; an IP address needs no port
 //!
 //! User, password and path are percent-encoded. The hazard is a password in an error message. So an
 //! error about a bad address shows the address without its credentials.
+
+mod sentinel_url;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -42,6 +46,16 @@ pub enum Address {
     },
     /// A socket in the file system of this machine.
     Unix(PathBuf),
+    /// The master that Sentinels have under a name: `redis+sentinel://`.
+    Sentinel {
+        /// Host and port of each Sentinel, sorted.
+        sentinels: Box<[(Box<str>, u16)]>,
+        /// The name of the master.
+        master: Box<str>,
+        /// Whether the connections to the Sentinels and to the master are encrypted:
+        /// `rediss+sentinel://`.
+        tls: bool,
+    },
 }
 
 /// The caller's function that looks up names: takes a name and a port, and returns addresses.
@@ -75,9 +89,13 @@ impl Address {
         let parsed = match scheme {
             "redis" => on_the_network(rest, false),
             "rediss" if cfg!(feature = "tls") => on_the_network(rest, true),
-            "rediss" => Err("rediss:// is not built in; enable the feature `tls` of redlatch"),
             "redis+unix" => in_the_file_system(rest),
-            _ => Err("its scheme is unknown; use redis, rediss or redis+unix"),
+            "redis+sentinel" => sentinel_url::parse(rest, false),
+            "rediss+sentinel" if cfg!(feature = "tls") => sentinel_url::parse(rest, true),
+            "rediss" | "rediss+sentinel" => {
+                Err("rediss:// is not built in; enable the feature `tls` of redlatch")
+            }
+            _ => Err("its scheme is unknown; use redis, rediss, redis+unix or redis+sentinel"),
         };
         let (address, credentials, db) = parsed.map_err(bad)?;
         let Credentials { user, password } = credentials;
@@ -132,18 +150,28 @@ impl Address {
             Some((_, place)) => ("***@", place),
             None => ("", rest),
         };
-        let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
+        let place = match scheme.strip_suffix("://") {
+            Some("redis+unix") => shown_path(place),
+            Some(scheme) if SENTINEL_SCHEMES.contains(&scheme) => sentinel_url::shown(place),
+            _ => shown_host(place),
+        };
         format!("{scheme}{credentials}{place}")
     }
 
-    /// The name of the node in reports: `host:port`, or `unix:/path`.
+    /// The name of the node in reports: `host:port`, `unix:/path`, or
+    /// `sentinel://host:port,host:port/name`.
     pub fn label(&self) -> Box<str> {
         match self {
-            Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
-            Address::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Address::Tcp { host, port, .. } => host_text(host, *port),
             Address::Unix(path) => format!("unix:{}", path.display()),
+            Address::Sentinel { sentinels, master, .. } => sentinel_url::label(sentinels, master),
         }
         .into()
+    }
+
+    /// Whether the connection is encrypted: `rediss://`, `rediss+sentinel://`.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Address::Tcp { tls: true, .. } | Address::Sentinel { tls: true, .. })
     }
 
     /// The lookup of the node's name; `None` if the URL has an IP address or a path.
@@ -153,7 +181,7 @@ impl Address {
             Address::Tcp { host, port, .. } => {
                 Some(Lookup { host: host.clone(), port: *port, resolver: resolver.cloned() })
             }
-            Address::Unix(_) => None,
+            Address::Unix(_) | Address::Sentinel { .. } => None,
         }
     }
 }
@@ -170,10 +198,19 @@ impl Lookup {
     /// # Errors
     /// The error of the system, or of the resolver in the configuration.
     pub fn run(&self) -> io::Result<Vec<SocketAddr>> {
-        match &self.resolver {
-            Some(resolver) => (resolver.0)(&self.host, self.port),
-            None => Ok((&*self.host, self.port).to_socket_addrs()?.collect()),
-        }
+        resolve(self.resolver.as_ref(), &self.host, self.port)
+    }
+}
+
+/// Looks a name up with the caller's resolver, or else with that of the system.
+pub(super) fn resolve(
+    resolver: Option<&Resolver>,
+    host: &str,
+    port: u16,
+) -> io::Result<Vec<SocketAddr>> {
+    match resolver {
+        Some(resolver) => (resolver.0)(host, port),
+        None => Ok((host, port).to_socket_addrs()?.collect()),
     }
 }
 
@@ -183,14 +220,20 @@ fn on_the_network(rest: &str, tls: bool) -> Result<Parsed, &'static str> {
     if rest.contains(['?', '#']) {
         return Err("it has a query or a fragment; remove it");
     }
-    let (credentials, rest) = match rest.rsplit_once('@') {
-        Some((credentials, rest)) => (user_and_password(credentials)?, rest),
-        None => (Credentials::default(), rest),
-    };
+    let (credentials, rest) = split_credentials(rest);
+    let credentials = credentials.map(user_and_password).transpose()?.unwrap_or_default();
     let (place, db) = rest.split_once('/').unwrap_or((rest, ""));
     let db = if db.is_empty() { 0 } else { database(db)? };
-    let (host, port) = host_and_port(place)?;
+    let (host, port) = host_and_port(place, DEFAULT_PORT)?;
     Ok((Address::Tcp { host: host.into(), port, tls }, credentials, db))
+}
+
+/// The text before the last `@`, if there is one, and the text after it.
+fn split_credentials(rest: &str) -> (Option<&str>, &str) {
+    match rest.rsplit_once('@') {
+        Some((credentials, place)) => (Some(credentials), place),
+        None => (None, rest),
+    }
 }
 
 fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
@@ -287,12 +330,13 @@ fn is_scheme(text: &str) -> bool {
 /// Whether a text without a scheme is an address: `host:port`, or only an IP address. Only a name
 /// is no address, because it may be a password, or a part of one.
 fn is_bare_place(text: &str) -> bool {
-    let is_place = !text.contains(['@', '/', '?', '#']) && host_and_port(text).is_ok();
+    let is_place =
+        !text.contains(['@', '/', '?', '#']) && host_and_port(text, DEFAULT_PORT).is_ok();
     let is_ip = text.ends_with(']') || text.parse::<std::net::Ipv4Addr>().is_ok();
     is_place && (is_ip || text.contains(':'))
 }
 
-fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
+fn host_and_port(place: &str, usual_port: u16) -> Result<(&str, u16), &'static str> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or("its bracket [ is not closed")?;
         if host.parse::<std::net::Ipv6Addr>().is_err() {
@@ -316,7 +360,7 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
         return Err("its host contains a space or a control character");
     }
     let port = match port {
-        None => DEFAULT_PORT,
+        None => usual_port,
         Some(digits) => match number(digits) {
             Some(0) | None => return Err("its port is not a number from 1 to 65535"),
             Some(port) => port,
@@ -325,11 +369,18 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     Ok((host, port))
 }
 
+/// `host:port`, an IPv6 address in brackets.
+pub(super) fn host_text(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn digits_only(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Parses a number that consists of digits only. `parse` would also accept a sign.
 fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
-    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
-        .then(|| digits.parse().ok())
-        .flatten()
+    (!digits.is_empty() && digits_only(digits)).then(|| digits.parse().ok()).flatten()
 }
 
 fn user_and_password(credentials: &str) -> Result<Credentials, &'static str> {

@@ -11,6 +11,7 @@ use mio::net::{TcpStream, UnixStream};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::address::{Address, Lookup};
+use super::sentinels::{Master, MasterLookup};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
@@ -37,6 +38,10 @@ pub struct Connector {
     place: Place,
     /// The lookup of the node's name, if it has one.
     lookup: Option<Lookup>,
+    /// The look-up of the node's master, if its URL has Sentinels.
+    sentinels: Option<MasterLookup>,
+    /// The address of the last attempt.
+    last_opened: Option<SocketAddr>,
     #[cfg(feature = "tls")]
     encryption: Option<Encryption>,
 }
@@ -66,6 +71,10 @@ impl Connector {
                 let problem = "its name is still being looked up".to_owned();
                 Place::Tcp { addresses: Vec::new(), next: 0, problem }
             }
+            (Address::Sentinel { .. }, _) => {
+                let problem = "its master is not known yet".to_owned();
+                Place::Tcp { addresses: Vec::new(), next: 0, problem }
+            }
             (Address::Tcp { host, port, .. }, None) => {
                 let ip = host.parse().expect("what is not looked up is an IP address");
                 let addresses = vec![SocketAddr::new(ip, *port)];
@@ -75,10 +84,16 @@ impl Connector {
         Ok(Connector {
             place,
             lookup,
+            last_opened: None,
+            sentinels: MasterLookup::of(address, config),
             #[cfg(feature = "tls")]
             encryption: match address {
                 Address::Tcp { host, tls: true, .. } => {
                     Some(Encryption::to(host, config.tls.as_ref())?)
+                }
+                // Only a check: the encryption to the master replaces it.
+                Address::Sentinel { sentinels, tls: true, .. } => {
+                    Some(Encryption::to(&sentinels[0].0, config.tls.as_ref())?)
                 }
                 _ => None,
             },
@@ -96,6 +111,7 @@ impl Connector {
         };
         let address = addresses[*next % addresses.len()];
         *next = (*next + 1) % addresses.len();
+        self.last_opened = Some(address);
         let stream = TcpStream::connect(address)?;
         // A platform may refuse these options. That costs only latency, or a later discovery of a
         // dead peer, so errors are ignored.
@@ -117,6 +133,29 @@ impl Connector {
     /// an IP address or a path.
     pub fn lookup(&self) -> Option<&Lookup> {
         self.lookup.as_ref()
+    }
+
+    /// The look-up of the node's master; `None` if its URL has no Sentinels.
+    pub fn master_lookup(&self) -> Option<&MasterLookup> {
+        self.sentinels.as_ref()
+    }
+
+    /// The address to which the last connection was begun; `None` for a socket in the file system.
+    pub fn last_opened(&self) -> Option<SocketAddr> {
+        self.last_opened
+    }
+
+    /// Connects to this master from now on.
+    ///
+    /// # Errors
+    /// No certificate can be for the name of its host.
+    pub fn set_master(&mut self, master: Master) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(sentinels) = &self.sentinels {
+            self.encryption = sentinels.encryption_to(&master.host)?;
+        }
+        self.take_found(Ok(master.addresses));
+        Ok(())
     }
 
     /// Whether to look up the name again after this number of failures in a row.

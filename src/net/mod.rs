@@ -14,6 +14,7 @@ pub(crate) mod observe;
 #[cfg(feature = "metrics")]
 pub(crate) mod publisher;
 pub(crate) mod reactor;
+pub(crate) mod sentinels;
 mod socket;
 mod stream;
 pub(crate) mod sync;

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+};
 
 use crate::proto::error::ConfigError;
 
@@ -185,6 +187,16 @@ impl Encryption {
             .map_err(|error| failed(&error))?;
         Ok(TlsStream { tcp, session, failure: None })
     }
+
+    /// Begins a session on a connection that blocks, for a look-up.
+    pub(super) fn begin_blocking(
+        &self,
+        tcp: std::net::TcpStream,
+    ) -> io::Result<StreamOwned<ClientConnection, std::net::TcpStream>> {
+        let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(|error| failed(&error))?;
+        Ok(StreamOwned::new(session, tcp))
+    }
 }
 
 /// A TLS session on a non-blocking socket.
@@ -349,6 +361,12 @@ impl Read for Noting<'_> {
 
 fn is_of_tls(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
+}
+
+/// The error of a session that blocks, in the words of one that does not.
+pub(super) fn in_words(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.map(failed).unwrap_or(error)
 }
 
 /// The error of a session. Replaces some texts of rustls by words for an operator.

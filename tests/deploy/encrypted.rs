@@ -6,7 +6,7 @@ use crate::support::free_port;
 use redlatch::{Error, Tls};
 
 /// Whether the server under test was built with TLS; if not, prints that a test is not run.
-fn can_encrypt() -> bool {
+pub(super) fn can_encrypt() -> bool {
     let server = crate::support::Server::get();
     // The server is started for TLS without a certificate. It does not start, but one that was
     // built with TLS says what it lacks.

@@ -9,7 +9,9 @@ mod moves;
 mod papers;
 mod rights;
 mod secrets;
+mod sentinels;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::engine_loop::sleep;

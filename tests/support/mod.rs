@@ -19,6 +19,7 @@ mod process;
 mod proxy;
 mod redis;
 mod resp_client;
+pub mod sentinels;
 pub mod signals;
 mod stalls;
 

@@ -214,3 +214,55 @@ fn address_list_is_cut_at_commas_that_are_not_between_sentinels() {
         assert_eq!(Address::split_list(list), addresses, "{list:?}");
     }
 }
+
+#[test]
+fn sentinel_url_gives_sentinels_name_database_and_the_masters_user() {
+    let plain = |label: &str, db| (label.to_string(), db, None, None);
+    let cases = [
+        ("redis+sentinel://s1,s2:7,[::1]/m", "sentinel://[::1]:26379,s1:26379,s2:7/m", 0),
+        ("redis+sentinel://s/my.master_1-a/3", "sentinel://s:26379/my.master_1-a", 3),
+        ("redis+sentinel://s:26379,s/m/", "sentinel://s:26379/m", 0),
+    ];
+    for (url, label, db) in cases {
+        assert_eq!(parse(url), plain(label, db), "{url}");
+    }
+    let (label, _, user, password) = parse("redis+sentinel://ann:p%40s,:w@s1,s2/m/1");
+    assert_eq!((&*label, user.as_deref()), ("sentinel://s1:26379,s2:26379/m", Some("ann")));
+    assert_eq!(password.as_deref(), Some("p@s,:w"));
+    let tls = Address::parse("rediss+sentinel://s/m").map(|(address, _)| address.is_encrypted());
+    assert_eq!(tls.ok(), cfg!(feature = "tls").then_some(true));
+    let of = |url| Address::parse(url).unwrap().0;
+    assert_eq!(of("redis+sentinel://a,b/m"), of("redis+sentinel://b:26379,a/m/1"));
+    assert_ne!(of("redis+sentinel://a,b/m"), of("redis+sentinel://a,b/other"));
+    assert!(of("redis+sentinel://a/m").lookup(None).is_none(), "the engine asks Sentinels itself");
+}
+
+#[test]
+fn sentinel_url_that_is_bad_is_refused_without_a_password() {
+    let many = format!(
+        "redis+sentinel://{}/m",
+        (0..17).map(|n| n.to_string()).collect::<Vec<_>>().join(",")
+    );
+    let cases = [
+        ("redis+sentinel://s1,s2", "redis+sentinel://s1,s2: it names no master; write "),
+        ("redis+sentinel://s1,s2/", "redis+sentinel://s1,s2/: it names no master; write "),
+        ("redis+sentinel:///m", "redis+sentinel://***: it has no host"),
+        ("redis+sentinel://s1,,s2/m", "redis+sentinel://s1,***: it has no host"),
+        ("redis+sentinel://s1:0/m", "redis+sentinel://s1:0/m: its port is not a number from 1 to"),
+        ("redis+sentinel://s/m/x", "redis+sentinel://s/***: its database is not a number"),
+        ("redis+sentinel://s/hunter2$", "redis+sentinel://s/***: the name of its master has "),
+        ("redis+sentinel://s/m?x=hunter2", "redis+sentinel://s/***: it has a query or a fragment"),
+        ("redis+sentinel://ann@s/m", "redis+sentinel://***@s/m: it has a user and no password"),
+        ("redis+sentinel://ann:hunter2/m", "redis+sentinel://ann:***: its port is not a number"),
+        ("redis+sentinel://ann:hun,ter2/m", "redis+sentinel://ann:***: its port is not a number"),
+        ("redis+sentinel://s1,:hunter2/m", "redis+sentinel://s1,***: it has no host"),
+        (&many, "redis+sentinel://0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16/m: it names more than"),
+    ];
+    for (url, expected) in cases {
+        let error = Address::parse(url).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("address {expected}")), "{url}: {error}");
+        assert!(!format!("{error} {error:?}").contains("ter2"), "{error}");
+    }
+    let twice = Address::with_password("redis+sentinel://ann@s1,s2/m", Some(&Secret::new("p,@")));
+    assert_eq!(twice, "redis+sentinel://ann:p%2C%40@s1,s2/m");
+}

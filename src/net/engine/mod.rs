@@ -5,6 +5,7 @@
 //! which the simulation runs, too; here is what its steps do with real sockets and the real clock.
 
 mod fork;
+mod masters;
 mod requests;
 mod sockets;
 mod turn;
@@ -143,9 +144,7 @@ impl Engine {
             registry.try_clone().map_err(|e| system("poller: cannot clone the registry", &e))?;
         config.settings.validate()?;
         let connectors = config.addresses.iter().map(|address| Connector::new(address, &config));
-        let sockets = connectors.map(|connector| {
-            Ok(Socket { connector: connector?, stream: None, opening: false, writable: false })
-        });
+        let sockets = connectors.map(|connector| connector.map(Socket::new));
         let mut sockets = sockets.collect::<Result<Vec<Socket>, ConfigError>>()?;
         let lookups = sockets.iter().map(|it| it.connector.lookup().cloned()).collect();
         let timeout = config.settings.connect_timeout;

@@ -6,11 +6,13 @@ use std::panic::{self, AssertUnwindSafe};
 use mio::{Interest, Token};
 
 use super::Engine;
+use super::masters::Asking;
 use crate::net::clock;
 use crate::net::connect::Connector;
 use crate::net::socket::{Readiness, words};
 use crate::net::stream::Stream;
 use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
 
 /// How many full buffers are read from one node before the others have their turn. A node that
 /// sends without end must not occupy the loop.
@@ -25,11 +27,22 @@ const LAST_READS: usize = 256;
 pub(super) struct Socket {
     pub(super) connector: Connector,
     pub(super) stream: Option<Stream>,
+    /// The look-up of the node's master, while it goes on.
+    pub(super) asking: Option<Asking>,
+    /// When that look-up, or the last one, began.
+    pub(super) asked_at: Instant,
     /// The connection is not known to be open yet.
     pub(super) opening: bool,
     /// The kernel may take more. Once it is full, the engine writes again only after the poller
     /// reports the socket.
     pub(super) writable: bool,
+}
+
+impl Socket {
+    pub(super) fn new(connector: Connector) -> Socket {
+        let (stream, asking, asked_at) = (None, None, Instant::default());
+        Socket { connector, stream, asking, asked_at, opening: false, writable: false }
+    }
 }
 
 impl Engine {
@@ -42,6 +55,7 @@ impl Engine {
             }
             return ours;
         };
+        self.take_master(node);
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.check_opening(node);
@@ -56,6 +70,14 @@ impl Engine {
     }
 
     pub(super) fn open(&mut self, node: NodeId) {
+        if self.sockets[node.index()].connector.master_lookup().is_some() {
+            self.look_up_master(node);
+        } else {
+            self.open_socket(node);
+        }
+    }
+
+    pub(super) fn open_socket(&mut self, node: NodeId) {
         let token = Token(self.base.0 + node.index());
         let failures = self.coordinator.failures(node);
         while let Some((late, found)) = self.first_lookups.next_result() {
@@ -166,6 +188,7 @@ impl Engine {
             }
         }
         for node in self.nodes().iter() {
+            self.end_look_up(node);
             if let Some(stream) = self.drop_stream(node) {
                 stream.finish();
             }

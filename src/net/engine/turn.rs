@@ -158,6 +158,7 @@ impl Driver for Driving<'_> {
     }
 
     fn read_all(&mut self) {
+        self.0.take_masters();
         for node in self.0.nodes().iter() {
             if self.0.sockets[node.index()].opening {
                 self.0.check_opening(node);
@@ -173,6 +174,7 @@ impl Driver for Driving<'_> {
     }
 
     fn expire(&mut self, now: Instant) {
+        self.0.ask_sentinels_again(now);
         self.0.coordinator.handle_timeout(now);
     }
 

@@ -80,6 +80,11 @@ impl Cluster {
         }
     }
 
+    /// Takes note of where the driver found the server of a node whose URL does not say it.
+    pub fn handle_found(&mut self, node: NodeId, place: &str) {
+        self.nodes[node.index()].found_at = place.into();
+    }
+
     /// Takes note that the TCP connection is open, and that TLS is spoken on it.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.nodes[node.index()].encrypting = true;
@@ -145,7 +150,11 @@ impl Cluster {
         self.stats.node(node).failures += 1;
         let entry = &mut self.nodes[node.index()];
         entry.last_error = cause;
-        entry.words = words.into();
+        entry.words = match (&*entry.found_at, words) {
+            ("", words) => words.into(),
+            (place, "") => place.into(),
+            (place, words) => format!("{place}: {words}").into(),
+        };
         // A connection that was ready for long enough is replaced immediately. One that is lost
         // again and again is replaced after a growing pause.
         let (_, longest) = self.settings.reconnect;

@@ -68,6 +68,7 @@ impl Node {
             connection,
             last_error,
             words: _,
+            found_at: _,
             connecting_since: _,
             encrypting,
             failures,

@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub(super) last_error: NodeError,
     /// The text of the last error, as the system or the node worded it.
     pub(super) words: Box<str>,
+    /// Where the driver found the server last, if the URL does not say it.
+    pub(super) found_at: Box<str>,
     /// When the present connection was begun.
     pub(super) connecting_since: Instant,
     /// Whether TLS is spoken on the present connection, from the TLS handshake on.
@@ -104,6 +106,7 @@ impl Default for Node {
             connection: Connection::default(),
             last_error: NodeError::Unreachable,
             words: "".into(),
+            found_at: "".into(),
             connecting_since: Instant::default(),
             encrypting: false,
             failures: 0,

@@ -98,6 +98,12 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
+    /// Takes note of where the driver found the server of a node whose URL does not say it: the
+    /// reports of later failures begin with `place`.
+    pub fn handle_found(&mut self, node: NodeId, place: &str) {
+        self.locks.cluster_mut().handle_found(node, place);
+    }
+
     /// Takes note that the TCP connection is open, and that TLS is spoken on it. Only the texts of
     /// reports depend on this call.
     pub fn handle_encrypting(&mut self, node: NodeId) {

@@ -50,6 +50,11 @@ impl Engine {
         unreachable!("connections open at once");
     }
 
+    /// No node has Sentinels.
+    pub(super) fn take_masters(&mut self) {}
+
+    pub(super) fn ask_sentinels_again(&mut self, _: Instant) {}
+
     pub(super) fn lost(&mut self, _: NodeId, _: &io::Error) {
         unreachable!("no connection is lost");
     }
