@@ -52,6 +52,7 @@ mod refusals;
 mod release_left;
 mod scripts;
 mod secrets;
+mod sentinels;
 mod sets;
 mod signals;
 mod status;
