@@ -86,10 +86,11 @@ pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas
     ///
     /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, redis+unix:///path[?db=N], or
-    /// host:port (an IP address needs no port). User, password and path are percent-encoded. If a
-    /// URL has no password, the one in REDISCLI_AUTH is used, or that in the password_file of the
-    /// configuration: there is no flag for it, because all users of this machine can read the
-    /// command line.
+    /// host:port (an IP address needs no port). redis+sentinel://[user[:pass]@]host[:port],.../name
+    /// is the master that these Sentinels have under that name; /db may follow. User, password and
+    /// path are percent-encoded. If a URL has no password, the one in REDISCLI_AUTH is used, or
+    /// that in the password_file of the configuration: there is no flag for it, because all users
+    /// of this machine can read the command line.
     #[arg(short = 's', long = "server", value_name = "URL")]
     pub servers: Vec<String>,
 
@@ -105,11 +106,19 @@ pub struct Nodes {
     #[arg(long = "tls-key", id = "private_key", value_name = "FILE")]
     pub private_key: Option<PathBuf>,
 
+    /// Who we are to the Sentinels of redis+sentinel:// URLs
+    ///
+    /// Their password is in REDLATCH_SENTINEL_AUTH, or in the file that
+    /// REDLATCH_SENTINEL_PASSWORD_FILE or the sentinel_password_file of the configuration names.
+    #[arg(long, value_name = "USER")]
+    pub sentinel_user: Option<String>,
+
     /// Read the configuration from this file (TOML) [default: /etc/redlatch.toml, if it is there]
     ///
-    /// Its keys are servers, password_file, key_prefix, owner, ttl, wait, node_timeout,
-    /// connect_timeout, max_ttl, restart_guard, replicas, check_members, node_marker, client_name,
-    /// allow_eviction, and ca, cert, key in the table tls. /dev/null is a file without any.
+    /// Its keys are servers, password_file, sentinel_user, sentinel_password_file, key_prefix,
+    /// owner, ttl, wait, node_timeout, connect_timeout, max_ttl, restart_guard, replicas,
+    /// check_members, node_marker, client_name, allow_eviction, and ca, cert, key in the table tls.
+    /// /dev/null is a file without any.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

@@ -21,6 +21,9 @@ const USUAL: &str = "/etc/redlatch.toml";
 /// The variable that names a file with the password.
 const PASSWORD_FILE_VARIABLE: &str = "REDLATCH_PASSWORD_FILE";
 
+/// The variable that names a file with the password for Sentinels.
+const SENTINEL_PASSWORD_FILE_VARIABLE: &str = "REDLATCH_SENTINEL_PASSWORD_FILE";
+
 static LOADED: OnceLock<ConfigFile> = OnceLock::new();
 
 /// The contents of the file; empty before [`load`].
@@ -34,8 +37,10 @@ pub fn load(given: &ArgMatches) -> Result<ConfigFile, Refusal> {
     let flag = given.try_get_one::<PathBuf>("config").ok().flatten();
     let place = Place::of(flag, env::var_os("REDLATCH_CONFIG"));
     let mut file = place.read()?;
-    let named = env::var_os(PASSWORD_FILE_VARIABLE).filter(|value| !value.is_empty());
-    file.password_file = named.map(PathBuf::from).or(file.password_file);
+    let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    file.password_file = named(PASSWORD_FILE_VARIABLE).or(file.password_file);
+    file.sentinel_password_file =
+        named(SENTINEL_PASSWORD_FILE_VARIABLE).or(file.sentinel_password_file);
     Ok(LOADED.get_or_init(|| file).clone())
 }
 
@@ -44,10 +49,11 @@ pub fn with_defaults(mut verb: Command, file: &ConfigFile) -> Command {
     let time = |time: Option<std::time::Duration>| time.map(|time| format!("{time:?}").into());
     let text = |text: &Option<String>| text.as_deref().map(OsString::from);
     let path = |path: &Option<PathBuf>| path.as_deref().map(|path| path.as_os_str().to_owned());
-    let defaults: [(&str, Option<OsString>); 12] = [
+    let defaults: [(&str, Option<OsString>); 13] = [
         ("tls_ca", path(&file.tls.ca)),
         ("certificate", path(&file.tls.cert)),
         ("private_key", path(&file.tls.key)),
+        ("sentinel_user", text(&file.sentinel_user)),
         ("key_prefix", text(&file.key_prefix)),
         ("owner", text(&file.owner)),
         ("ttl", time(file.ttl)),

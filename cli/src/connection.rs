@@ -141,6 +141,18 @@ enum Stream {
 }
 
 impl Connection {
+    /// Connects to the server at which this node is at present, sends our credentials, and selects
+    /// the database of the node.
+    pub fn to_node(
+        config: &Config,
+        node: usize,
+        tls: Option<&Tls>,
+        patience: Patience,
+    ) -> Result<Connection, Trouble> {
+        let server = server(config, node)?;
+        Connection::to_database(&server, &config.get_settings().nodes[node], tls, patience)
+    }
+
     /// Connects. If the name has several addresses, tries each until one connects.
     pub fn open(
         address: &Address,
@@ -187,7 +199,7 @@ impl Connection {
     }
 
     /// Connects, sends our credentials, and selects the database of the node.
-    pub fn to_database(
+    fn to_database(
         address: &Address,
         node: &NodeSettings,
         tls: Option<&Tls>,
@@ -355,6 +367,11 @@ impl Stream {
             Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
         }
     }
+}
+
+/// Where the node's server is at present, which its Sentinels know if it has any.
+pub fn server(config: &Config, node: usize) -> Result<Address, Trouble> {
+    config.find_server(node).map_err(|error| trouble(NodeError::Unreachable, &error))
 }
 
 /// The addresses that the system's resolver has for the node, without duplicates.

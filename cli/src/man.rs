@@ -38,6 +38,12 @@ The password for nodes whose URL has none.
 .B REDLATCH_PASSWORD_FILE
 A file with that password: an absolute path, or a name in \\fBCREDENTIALS_DIRECTORY\\fR.
 .TP
+.B REDLATCH_SENTINEL_AUTH
+The password for Sentinels.
+.TP
+.B REDLATCH_SENTINEL_PASSWORD_FILE
+A file with that password.
+.TP
 .B NO_COLOR
 Where it is set there are no colours. There are none either where the output is no terminal.
 ";

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::Coordinator;
-use redlatch::{NodeEvent, NodeId, NodeState, clock, clock::Instant};
+use redlatch::{Engine, NodeEvent, NodeId, NodeState, clock, clock::Instant};
 
 use crate::arguments::Output;
 use crate::event_loop::EventLoop;
@@ -20,16 +19,17 @@ pub fn mention(event_loop: &mut EventLoop, output: &Output) {
 /// The events of the nodes since the last call, one line each.
 pub fn lines(event_loop: &mut EventLoop) -> Vec<String> {
     let events = event_loop.take_events();
-    let core = event_loop.engine.coordinator();
-    events.iter().filter_map(|event| in_words(event, core)).collect()
+    events.iter().filter_map(|event| in_words(event, &event_loop.engine)).collect()
 }
 
 /// The line for one event; `None` if it does not matter to an operator.
-fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
-    let label = |node: NodeId| &core.settings().nodes[node.index()].label;
+fn in_words(event: &NodeEvent, engine: &Engine) -> Option<String> {
+    let label = |node: NodeId| &engine.coordinator().settings().nodes[node.index()].label;
     Some(match *event {
         NodeEvent::State { node, state } => {
-            format!("{} {}", label(node), state_in_words(state)?)
+            let master = engine.master_address(node).filter(|_| state.is_usable());
+            let at = master.map(|master| format!(" at {master}")).unwrap_or_default();
+            format!("{}{at} {}", label(node), state_in_words(state)?)
         }
         NodeEvent::Quarantined { node, why, until } => {
             format!("grants of {} are ignored for {}: {why}", label(node), time(left(until)))

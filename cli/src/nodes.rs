@@ -12,6 +12,8 @@ use crate::output::Refusal;
 
 /// The variable with the password for URLs that have none.
 pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+/// The variable with the password for Sentinels.
+pub const SENTINEL_PASSWORD_VARIABLE: &str = "REDLATCH_SENTINEL_AUTH";
 /// The variable with the nodes, if the command line does not name them.
 pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
 
@@ -29,7 +31,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         );
         return Err(Refusal::config(message));
     }
-    let password = match password()? {
+    let password = match secret_in(PASSWORD_VARIABLE)? {
         Some(password) => Some(password),
         None => nodes.file.find_password()?,
     };
@@ -48,9 +50,14 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         );
         return Err(Refusal::config(message));
     }
+    let mut file = nodes.file.clone();
+    file.sentinel_user = nodes.sentinel_user.clone().filter(|user| !user.is_empty());
+    file.sentinel_password = secret_in(SENTINEL_PASSWORD_VARIABLE)?;
+    let sentinels = file.find_sentinel_credentials()?;
     // Applies the settings of the file that have no flag. The others are the defaults of flags.
     let config = nodes.file.apply_to(Config::new(&urls)?.client_name("redlatch-cli"));
     let mut config = config
+        .sentinel_credentials(sentinels)
         .key_prefix(nodes.key_prefix.as_str())
         .owner(nodes.owner.clone().unwrap_or_else(host_and_process))
         .node_timeout(timing.node_timeout)
@@ -130,14 +137,16 @@ fn shown_list(list: &str) -> String {
     shown.join(",")
 }
 
-/// The password in the environment.
-fn password() -> Result<Option<Secret>, Refusal> {
-    let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
+/// The password in a variable of the environment.
+fn secret_in(variable: &str) -> Result<Option<Secret>, Refusal> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let value = value.into_string();
     let value = value.map_err(|_| {
-        Refusal::config(format!(
-            "password in {PASSWORD_VARIABLE}: it is not UTF-8; percent-encode it in the URL"
-        ))
+        let way_out = match variable {
+            PASSWORD_VARIABLE => "percent-encode it in the URL",
+            _ => "choose another",
+        };
+        Refusal::config(format!("password in {variable}: it is not UTF-8; {way_out}"))
     })?;
     Ok(Some(value).filter(|value| !value.is_empty()).map(Secret::new))
 }
@@ -158,9 +167,10 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
         cert: nodes.certificate.clone(),
         key: nodes.private_key.clone(),
     };
-    let is_encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
     // Without a node that uses TLS, the system's CAs need not be read.
-    if files == redlatch::TlsFiles::default() && !config.get_addresses().iter().any(is_encrypted) {
+    if files == redlatch::TlsFiles::default()
+        && !config.get_addresses().iter().any(Address::is_encrypted)
+    {
         return Ok(config);
     }
     let tls = files

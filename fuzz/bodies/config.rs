@@ -246,6 +246,8 @@ fn rendered(file: &ConfigFile) -> String {
     let servers: Vec<String> = file.servers.iter().map(|server| quoted(server)).collect();
     line("servers", Some(format!("[{}]", servers.join(", "))));
     line("password_file", path(&file.password_file));
+    line("sentinel_user", quoted_text(&file.sentinel_user));
+    line("sentinel_password_file", path(&file.sentinel_password_file));
     line("key_prefix", quoted_text(&file.key_prefix));
     line("owner", quoted_text(&file.owner));
     line("client_name", quoted_text(&file.client_name));
@@ -280,7 +282,8 @@ fn quoted(text: &str) -> String {
 
 /// The client's configuration that this file makes; `None` if it names another file.
 fn made(file: ConfigFile) -> Option<Config> {
-    if file.password_file.is_some() || file.tls != TlsFiles::default() {
+    let named = [&file.password_file, &file.sentinel_password_file];
+    if named.iter().any(|it| it.is_some()) || file.tls != TlsFiles::default() {
         return None;
     }
     let secret = file.password.clone();
@@ -314,7 +317,7 @@ fn names(config: &Config, text: &str) -> bool {
     all.iter().any(|it| it.contains(text) || format!("{it:?}").contains(text))
 }
 
-const VARIABLES: [&str; 15] = [
+const VARIABLES: [&str; 18] = [
     "REDLATCH_SERVERS",
     "REDISCLI_AUTH",
     "REDLATCH_KEY_PREFIX",
@@ -330,6 +333,9 @@ const VARIABLES: [&str; 15] = [
     "REDLATCH_TLS_CA",
     "REDLATCH_TLS_CERT",
     "REDLATCH_TLS_KEY",
+    "REDLATCH_SENTINEL_USER",
+    "REDLATCH_SENTINEL_AUTH",
+    "REDLATCH_SENTINEL_PASSWORD_FILE",
 ];
 
 /// Checks environment variables: each line is a letter for the variable, and its value. The lines

@@ -15,7 +15,7 @@ use crate::net::address::Address;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
-use crate::proto::settings::{RestartGuard, Secret};
+use crate::proto::settings::{Credentials, RestartGuard, Secret};
 
 /// The most bytes of a file with a password. A longer file was named by mistake.
 const LONGEST_PASSWORD_FILE: usize = 64 * 1024;
@@ -29,6 +29,8 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// ```toml
 /// servers = ["10.0.0.1:6379", "redis://app@10.0.0.2", "rediss://10.0.0.3"]
 /// password_file = "redis-password"   # in $CREDENTIALS_DIRECTORY, or an absolute path
+/// sentinel_user = "app"              # at the Sentinels of redis+sentinel:// URLs
+/// sentinel_password_file = "sentinel-password"
 /// key_prefix = "app:"
 /// owner = "web-1"
 /// ttl = "30s"                        # of the tool; Config ignores ttl and wait
@@ -62,6 +64,11 @@ pub struct ConfigFile {
     /// a file in `$CREDENTIALS_DIRECTORY`, which systemd sets (`LoadCredential=`). A line break at
     /// its end is not a part of the password.
     pub password_file: Option<PathBuf>,
+    /// The user of [`Config::sentinel_credentials`].
+    pub sentinel_user: Option<String>,
+    /// A file with the password of [`Config::sentinel_credentials`], named as
+    /// [`password_file`](ConfigFile::password_file) is.
+    pub sentinel_password_file: Option<PathBuf>,
     /// [`Config::key_prefix`].
     pub key_prefix: Option<String>,
     /// [`Config::owner`].
@@ -100,6 +107,9 @@ pub struct ConfigFile {
     /// The password of `REDISCLI_AUTH`. It cannot be written in a file of this shape.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub password: Option<Secret>,
+    /// The password of `REDLATCH_SENTINEL_AUTH`. It cannot be written in a file of this shape.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub sentinel_password: Option<Secret>,
 }
 
 /// The files that `rediss://` URLs need, all in PEM.
@@ -123,6 +133,9 @@ impl ConfigFile {
     /// | `REDLATCH_SERVERS` | the nodes, separated by commas |
     /// | `REDISCLI_AUTH` | the password for every URL that has none; it counts more than a file |
     /// | `REDLATCH_PASSWORD_FILE` | [`password_file`](ConfigFile::password_file) |
+    /// | `REDLATCH_SENTINEL_USER` | [`sentinel_user`](ConfigFile::sentinel_user) |
+    /// | `REDLATCH_SENTINEL_AUTH` | the password at Sentinels; it counts more than a file |
+    /// | `REDLATCH_SENTINEL_PASSWORD_FILE` | a file with it |
     /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | [`tls`](ConfigFile::tls) |
     /// | `REDLATCH_KEY_PREFIX`, `REDLATCH_OWNER` | texts |
     /// | `REDLATCH_TTL`, `REDLATCH_WAIT`, `REDLATCH_MAX_TTL` | durations, such as `500ms` |
@@ -183,6 +196,8 @@ impl ConfigFile {
         Ok(ConfigFile {
             servers: servers.unwrap_or_default(),
             password_file: path("REDLATCH_PASSWORD_FILE"),
+            sentinel_user: text("REDLATCH_SENTINEL_USER")?,
+            sentinel_password_file: path("REDLATCH_SENTINEL_PASSWORD_FILE"),
             key_prefix: text("REDLATCH_KEY_PREFIX")?,
             owner: text("REDLATCH_OWNER")?,
             ttl: time("REDLATCH_TTL")?,
@@ -199,6 +214,7 @@ impl ConfigFile {
                 key: path("REDLATCH_TLS_KEY"),
             },
             password: text("REDISCLI_AUTH")?.map(Secret::new),
+            sentinel_password: text("REDLATCH_SENTINEL_AUTH")?.map(Secret::new),
             client_name: None,
             node_marker: None,
             allow_eviction: None,
@@ -207,13 +223,15 @@ impl ConfigFile {
 
     /// What is written here, and what is missing here from `other`: variables before a file, say.
     ///
-    /// A password of `REDISCLI_AUTH` counts more than any file, and the three files of TLS are
-    /// taken one by one.
+    /// A password of `REDISCLI_AUTH` or `REDLATCH_SENTINEL_AUTH` counts more than any file, and the
+    /// three files of TLS are taken one by one.
     #[must_use]
     pub fn or(self, other: ConfigFile) -> ConfigFile {
         ConfigFile {
             servers: if self.servers.is_empty() { other.servers } else { self.servers },
             password_file: self.password_file.or(other.password_file),
+            sentinel_user: self.sentinel_user.or(other.sentinel_user),
+            sentinel_password_file: self.sentinel_password_file.or(other.sentinel_password_file),
             key_prefix: self.key_prefix.or(other.key_prefix),
             owner: self.owner.or(other.owner),
             client_name: self.client_name.or(other.client_name),
@@ -233,6 +251,7 @@ impl ConfigFile {
                 key: self.tls.key.or(other.tls.key),
             },
             password: self.password.or(other.password),
+            sentinel_password: self.sentinel_password.or(other.sentinel_password),
         }
     }
 
@@ -245,7 +264,28 @@ impl ConfigFile {
         if self.password.is_some() {
             return Ok(self.password.clone());
         }
-        self.password_file.as_deref().map(read_password).transpose()
+        read_password("password_file", self.password_file.as_deref())
+    }
+
+    /// What is written here for [`Config::sentinel_credentials`]: the user, and the password of
+    /// `REDLATCH_SENTINEL_AUTH`, else the one in the file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has no password in it; a user without a password.
+    pub fn find_sentinel_credentials(&self) -> Result<Credentials, ConfigError> {
+        let password = match &self.sentinel_password {
+            Some(password) => Some(password.clone()),
+            None => {
+                read_password("sentinel_password_file", self.sentinel_password_file.as_deref())?
+            }
+        };
+        let user = self.sentinel_user.as_deref().map(Into::into);
+        if user.is_some() && password.is_none() {
+            let problem = "it needs a password; give one in REDLATCH_SENTINEL_AUTH or in the file \
+                that sentinel_password_file names";
+            return Err(invalid("sentinel_user", problem));
+        }
+        Ok(Credentials { user, password })
     }
 
     /// Applies to `config` what is written here, except the nodes, the password and the files of
@@ -329,6 +369,7 @@ impl TryFrom<ConfigFile> for Config {
         let password = file.find_password()?;
         let urls = file.servers.iter();
         let config = Config::new(urls.map(|url| Address::with_password(url, password.as_ref())))?;
+        let config = config.sentinel_credentials(file.find_sentinel_credentials()?);
         let config = file.apply_to(config);
         config.settings.validate()?;
         if file.tls == TlsFiles::default()
@@ -360,6 +401,7 @@ impl fmt::Debug for ConfigFile {
         f.debug_struct("ConfigFile")
             .field("servers", &servers)
             .field("password_file", &self.password_file)
+            .field("sentinel_password_file", &self.sentinel_password_file)
             .field("key_prefix", &self.key_prefix)
             .field("owner", &self.owner)
             .field("ttl", &self.ttl)
@@ -383,8 +425,10 @@ fn split(list: &str) -> Result<Vec<String>, &'static str> {
     Ok(urls)
 }
 
-fn read_password(name: &Path) -> Result<Secret, ConfigError> {
-    let bad = |problem: &str| invalid(&format!("password_file {}", name.display()), problem);
+/// Reads the password file that is the value of `key`, if there is one.
+fn read_password(key: &str, name: Option<&Path>) -> Result<Option<Secret>, ConfigError> {
+    let Some(name) = name else { return Ok(None) };
+    let bad = |problem: &str| invalid(&format!("{key} {}", name.display()), problem);
     let path = if name.is_absolute() {
         name.to_path_buf()
     } else {
@@ -403,7 +447,7 @@ fn read_password(name: &Path) -> Result<Secret, ConfigError> {
     if text.is_empty() {
         return Err(bad("it is empty"));
     }
-    Ok(Secret::new(text))
+    Ok(Some(Secret::new(text)))
 }
 
 /// How values are read that are not plain texts.

@@ -2,7 +2,8 @@
 //!
 //! The hazard is a Sentinel that was cut off from the others and names a former master. So they are
 //! asked until a majority of those in the URL names the same address. If no majority does, the
-//! address that most of them name is used, and the handshake there finds out whether it is a master.
+//! address that most of them name is used, and the handshake there finds out whether it is a
+//! master.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -133,6 +133,7 @@ fn empty_server_at_a_local_address_does_not_take_a_place() {
         "[::ffff:127.0.0.1]:6379",
         "0.0.0.0:6379",
         "unix:/run/redis.sock",
+        "sentinel://10.0.0.9:26379,127.0.0.1:26379/orders",
     ] {
         let mut net = net(4);
         // Each machine has a server of its own at this address.

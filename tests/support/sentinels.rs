@@ -76,7 +76,7 @@ impl Sentinels {
                 format!("sentinel down-after-milliseconds {MASTER} 500"),
                 format!("sentinel failover-timeout {MASTER} 5000"),
             ];
-            conf.extend(password.map(|password| format!("requirepass {password}")));
+            conf.extend(password.map(|password| format!("requirepass \"{password}\"")));
             let own = lines(&directory, port);
             if !own.iter().any(|line| line.starts_with("port ")) {
                 conf.push(format!("port {port}"));
@@ -135,7 +135,8 @@ impl Sentinel {
         let log = directory.join("log");
         let out = std::fs::File::create(&log).expect("the Sentinel's directory can be written");
         let mut command = Command::new(&Server::get().binary);
-        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(out);
+        let errors = out.try_clone().expect("a file can be cloned");
+        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(out).stderr(errors);
         let child = command.spawn().expect("a server whose version was asked can be started");
         let mut sentinel = Sentinel { child, port, password };
         let plain = conf.contains(&format!("port {port}")) && !conf.contains("\nport 0");

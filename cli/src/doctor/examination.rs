@@ -52,6 +52,8 @@ pub struct Parameters {
 /// What one node answered.
 #[derive(Debug, Default)]
 pub struct Examination {
+    /// Where the server is, if the URL does not say it.
+    pub found_at: Option<Box<str>>,
     /// The node answered anything at all.
     pub answered: bool,
     /// The node accepted our credentials.
@@ -119,10 +121,20 @@ impl Examination {
     }
 }
 
-/// Examines a node.
-pub fn examine(address: &Address, node: &NodeSettings, parameters: &Parameters) -> Examination {
+/// Examines a node at the address of its server, if that was found.
+pub fn examine(
+    server: Result<Address, Trouble>,
+    node: &NodeSettings,
+    parameters: &Parameters,
+) -> Examination {
     let mut seen = Examination::default();
-    seen.trouble = examine_into(&mut seen, address, node, parameters).err();
+    seen.trouble = match server {
+        Ok(address) => {
+            seen.found_at = Some(address.label()).filter(|label| *label != node.label);
+            examine_into(&mut seen, &address, node, parameters).err()
+        }
+        Err(trouble) => Some(trouble),
+    };
     seen
 }
 

@@ -29,7 +29,7 @@ use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
 use crate::arguments::{Common, Output};
-use crate::connection::{Patience, Trouble, tls};
+use crate::connection::{Patience, Trouble, server, tls};
 use crate::exit;
 use crate::output::{self, Refusal};
 use checks::{Finding, Level, Subject, Use};
@@ -88,8 +88,7 @@ fn run_checks(options: &Options) -> Result<u8, Refusal> {
     let settings = config.get_settings().clone();
     let patience = patience(&config);
     let examined = start(&config, patience)?;
-    let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-    let encrypted: Vec<bool> = config.get_addresses().iter().map(encrypted).collect();
+    let encrypted: Vec<bool> = config.get_addresses().iter().map(Address::is_encrypted).collect();
     // A list that is written once refuses other lists, and the one given here may be the wrong one.
     let met = meeting::meet(config.check_members(false))?;
     let seen = gather(&examined, met.len(), patience);
@@ -141,16 +140,16 @@ fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let settings = config.get_settings();
     let (prefix, waits) = (&settings.key_prefix, settings.replicas > 0);
     let (sender, receiver) = mpsc::channel();
-    for (index, (address, node)) in config.get_addresses().iter().zip(&settings.nodes).enumerate() {
+    for (index, node) in settings.nodes.iter().enumerate() {
         // Each node gets another key, because two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
         let parameters = Parameters { tls: tls(config), patience, keys, marker, waits };
-        let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
+        let (config, node, sender) = (config.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
             // If the result comes too late, no receiver is left.
-            let _ = sender.send((index, examine(&address, &node, &parameters)));
+            let _ = sender.send((index, examine(server(&config, index), &node, &parameters)));
         });
     }
     Ok(receiver)

@@ -288,7 +288,8 @@ fn give_environment(
         .env_remove("REDLATCH_READY_FILE")
         .env_remove("REDLATCH_METRICS_FILE")
         .env_remove(nodes::SERVERS_VARIABLE)
-        .env_remove(nodes::PASSWORD_VARIABLE);
+        .env_remove(nodes::PASSWORD_VARIABLE)
+        .env_remove(nodes::SENTINEL_PASSWORD_VARIABLE);
     if let Some((_, fence)) = keys.fences(lock).first() {
         command.env("REDLATCH_FENCE", fence.to_string());
     }

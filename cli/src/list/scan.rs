@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redlatch::proto::NodeSettings;
-use redlatch::{Address, Config, NodeError, Value, clock};
+use redlatch::{Config, NodeError, Value, clock};
 
 use crate::connection::{Answer, Connection, Patience, Tls, Trouble, tls};
 
@@ -28,8 +28,9 @@ const LAST_BYTE: &str = "159";
 /// A node, with the connection over which its keys are listed.
 pub struct Source {
     pub label: String,
-    address: Address,
-    settings: NodeSettings,
+    config: Config,
+    /// The node's place in the configuration.
+    place: usize,
     tls: Option<Tls>,
     each: Duration,
     connection: Option<Connection>,
@@ -50,11 +51,11 @@ impl Source {
     /// The nodes of this configuration; none is connected yet.
     pub fn all(config: &Config) -> Vec<Source> {
         let settings = config.get_settings();
-        let nodes = config.get_addresses().iter().zip(&settings.nodes);
-        let source = |(address, node): (&Address, &NodeSettings)| Source {
+        let nodes = settings.nodes.iter().enumerate();
+        let source = |(place, node): (usize, &NodeSettings)| Source {
             label: node.label.to_string(),
-            address: address.clone(),
-            settings: node.clone(),
+            config: config.clone(),
+            place,
             tls: tls(config),
             each: settings.connect_timeout.max(settings.node_timeout),
             connection: None,
@@ -69,7 +70,7 @@ impl Source {
             Some(connection) => connection.with_patience(Patience { each: self.each, until }),
             None => {
                 let patience = Patience { each: self.each, until };
-                Connection::to_database(&self.address, &self.settings, self.tls.as_ref(), patience)?
+                Connection::to_node(&self.config, self.place, self.tls.as_ref(), patience)?
             }
         };
         let found = pass(&mut connection, pattern)?;

@@ -10,7 +10,7 @@ use mio::{Events, Poll, Token};
 use redlatch::clock::Instant;
 use redlatch::proto::change::{Change, Event, Goal, Next, Place, Request};
 use redlatch::proto::{ID_DIGITS, MEMBERS, MembersState, Membership, command};
-use redlatch::{Config, NodeError, NodeId, NodeState, RestartGuard, clock, majority};
+use redlatch::{Address, Config, NodeError, NodeId, NodeState, RestartGuard, clock, majority};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
@@ -141,8 +141,8 @@ fn check_usage(options: &Options, action: Action, named: &[String]) -> Result<()
 }
 
 fn urls(given: &[String]) -> Vec<String> {
-    let each = given.iter().flat_map(|given| given.split(','));
-    each.map(str::trim).filter(|url| !url.is_empty()).map(str::to_owned).collect()
+    let each = given.iter().flat_map(|given| Address::split_list(given));
+    each.map(str::to_owned).collect()
 }
 
 /// The configuration of a client of just these servers.
@@ -214,11 +214,9 @@ fn at_each<T: At + Send, R: Send>(
     let (tls, patience) = (tls(config), Patience { each, until });
     std::thread::scope(|scope| {
         let start = |work: T| {
-            let (address, node) =
-                (&config.get_addresses()[work.place()], &settings.nodes[work.place()]);
             let (tls, act) = (tls.as_ref(), &act);
             scope.spawn(move || {
-                let mut connection = Connection::to_database(address, node, tls, patience)?;
+                let mut connection = Connection::to_node(config, work.place(), tls, patience)?;
                 act(&mut connection, work)
             })
         };

@@ -124,12 +124,12 @@ fn read_all(config: &Config) -> Vec<Server> {
     let until = clock::now().saturating_add(each + ALL_ANSWERS);
     let (tls, patience) = (tls(config), Patience { each, until });
     std::thread::scope(|scope| {
-        let nodes = config.get_addresses().iter().zip(&settings.nodes);
+        let nodes = settings.nodes.iter().enumerate();
         let threads: Vec<_> = nodes
-            .map(|(address, node)| {
+            .map(|(place, node)| {
                 let tls = tls.as_ref();
                 let read = move || {
-                    let connected = Connection::to_database(address, node, tls, patience);
+                    let connected = Connection::to_node(config, place, tls, patience);
                     connected.and_then(|mut connection| lists::read(&mut connection))
                 };
                 (node.label.to_string(), scope.spawn(read))

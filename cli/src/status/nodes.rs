@@ -1,5 +1,6 @@
 //! The view of the nodes: whether each can be asked, and if not, why.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use redlatch::{Inspection, NodeEvent, NodeId, NodeReply, NodeReport, NodeState};
@@ -84,7 +85,8 @@ pub fn words(event_loop: &EventLoop, events: &[NodeEvent]) -> Vec<(String, Look)
     let report = core.report_node_states(redlatch::clock::now());
     let words = |(index, node): (usize, &NodeReport)| {
         let id = NodeId::new(index);
-        in_words(core.node_state(id), node.detail.as_deref(), why(events, id))
+        let master = event_loop.engine.master_address(id);
+        in_words(core.node_state(id), node.detail.as_deref(), why(events, id), master)
     };
     report.nodes.iter().enumerate().map(words).collect()
 }
@@ -110,16 +112,22 @@ fn why(events: &[NodeEvent], wanted: NodeId) -> Option<String> {
     })
 }
 
-fn in_words(node_state: NodeState, detail: Option<&str>, why: Option<String>) -> (String, Look) {
+fn in_words(
+    node_state: NodeState,
+    detail: Option<&str>,
+    why: Option<String>,
+    master: Option<SocketAddr>,
+) -> (String, Look) {
+    let at = master.map(|master| format!(" at {master}")).unwrap_or_default();
     let with = |text: String| match detail {
         Some(detail) => format!("{text} ({detail})"),
         None => text,
     };
     match node_state {
-        NodeState::Ready => ("ready".to_string(), Look::Good),
+        NodeState::Ready => (format!("ready{at}"), Look::Good),
         NodeState::Quarantined(until) => {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            (format!("does not grant for {}{why}", time(left(until))), Look::Odd)
+            (format!("does not grant for {}{why}{at}", time(left(until))), Look::Odd)
         }
         NodeState::Suspect => ("does not answer".to_string(), Look::Bad),
         NodeState::Down(cause) | NodeState::Rejected(cause) => (with(cause.to_string()), Look::Bad),

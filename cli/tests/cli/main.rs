@@ -53,6 +53,7 @@ mod refusals;
 mod release_left;
 mod scripts;
 mod secrets;
+mod sentinels;
 mod sets;
 mod signals;
 mod status;

@@ -143,6 +143,40 @@ fn password_is_read_from_its_file_and_never_shown() {
     assert!(gone.contains("No such file"), "{gone}");
 }
 
+#[test]
+fn credentials_for_sentinels_come_from_their_own_variables_and_file() {
+    let path = env::temp_dir().join(format!("redlatch-sentinel-{}", std::process::id()));
+    std::fs::write(&path, "of-the-file\n").unwrap();
+    let servers = ("REDLATCH_SERVERS", "redis+sentinel://u:of-the-url@s1,s2/m, h:2");
+    let place = ("REDLATCH_SENTINEL_PASSWORD_FILE", path.to_str().unwrap());
+    let of = |set: &[(&str, &str)]| {
+        let file = variables(&[&[servers, ("REDISCLI_AUTH", "of-the-nodes")], set].concat());
+        let config = Config::try_from(file.unwrap())?;
+        assert_eq!(labels(&config), ["sentinel://s1:26379,s2:26379/m", "h:2"]);
+        let passwords = (password(&config, 0), password(&config, 1));
+        assert_eq!(passwords, (Some("of-the-url"), Some("of-the-nodes")));
+        Ok(config.sentinel_credentials)
+    };
+    assert_eq!(of(&[]), Ok(Credentials::default()));
+    assert_eq!(of(&[place]), Ok(Credentials::password("of-the-file")));
+    let (user, auth) = (("REDLATCH_SENTINEL_USER", "ann"), ("REDLATCH_SENTINEL_AUTH", "hunter2"));
+    assert_eq!(of(&[place, auth]), Ok(Credentials::password("hunter2")));
+    assert_eq!(of(&[place, user]), Ok(Credentials::of("ann", "of-the-file")));
+    assert_eq!(of(&[user, auth]), Ok(Credentials::of("ann", "hunter2")));
+    let shown = format!("{:?}", variables(&[servers, auth]));
+    assert!(!shown.contains("hunter2") && !shown.contains("of-the-url"), "{shown}");
+    let error: ConfigError = of(&[user]).unwrap_err();
+    assert!(error.to_string().starts_with("sentinel_user: it needs a password; "), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = of(&[place]).unwrap_err().to_string();
+    assert!(error.starts_with("sentinel_password_file "), "{error}");
+    // A file counts less than variables.
+    let file = ConfigFile { sentinel_user: Some("file".into()), ..ConfigFile::default() };
+    let merged = variables(&[user]).unwrap().or(file.clone());
+    assert_eq!(merged.sentinel_user.as_deref(), Some("ann"));
+    assert_eq!(variables(&[]).unwrap().or(file).sentinel_user.as_deref(), Some("file"));
+}
+
 fn of_missing(path: &Path) -> ConfigError {
     let file = ConfigFile { password_file: Some(path.into()), ..ConfigFile::default() };
     Config::try_from(file).unwrap_err()

@@ -211,6 +211,17 @@ impl Engine {
         }
     }
 
+    /// The master to which a node is connected whose URL has Sentinels; `None` while it is not, and
+    /// for any other node.
+    pub fn master_address(&self, node: NodeId) -> Option<SocketAddr> {
+        let socket = self.sockets.get(node.index())?;
+        let is_open = socket.stream.is_some() && !socket.opening;
+        socket
+            .connector
+            .last_opened()
+            .filter(|_| is_open && socket.connector.master_lookup().is_some())
+    }
+
     /// The next node whose name may lead elsewhere by now.
     pub(crate) fn take_stale(&mut self) -> Option<NodeId> {
         let node = self.stale.iter().next()?;

@@ -51,8 +51,12 @@ enum Verdict {
 }
 
 /// Whether this address leads to another server on each machine: a Unix socket, or a port of the
-/// machine itself.
+/// machine itself. Behind Sentinels of the machine itself there may be another master on each.
 fn is_local(address: &str) -> bool {
+    let sentinels = address.strip_prefix("sentinel://").and_then(|rest| rest.split_once('/'));
+    if let Some((hosts, _)) = sentinels {
+        return hosts.split(',').any(is_local);
+    }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     let is_own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.is_unspecified();

@@ -23,7 +23,10 @@ pub fn reachable(subject: &Subject) -> Vec<Finding> {
             let looked = "it answered the library, but doctor could not examine all of it";
             vec![Finding::warn(NAME, format!("{looked}: {what} ({words})"))]
         }
-        _ => vec![Finding::ok(NAME, version(subject))],
+        _ => {
+            let found = subject.seen.found_at.as_deref().map(|place| format!(" at {place}"));
+            vec![Finding::ok(NAME, version(subject) + &found.unwrap_or_default())]
+        }
     }
 }
 
@@ -67,6 +70,10 @@ fn advice(cause: NodeError, words: Option<&str>, encrypted: bool) -> String {
     let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
     let refused = words.contains("refused");
     let what_to_do = match cause {
+        NodeError::Unreachable if words.contains("no Sentinel names") => {
+            "look at the addresses of the Sentinels, the name that they have for the master, and \
+             the credentials for Sentinels"
+        }
         NodeError::Unreachable if refused => {
             "no server listens there: start it, or correct the address"
         }

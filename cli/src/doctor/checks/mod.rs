@@ -255,6 +255,7 @@ mod examples {
         let since_micros = 1_000_000_000_000 - 600_000_000;
         let marker = Marker { identity: Identity::default(), since_micros, vouched: false };
         let seen = Examination {
+            found_at: None,
             answered: true,
             handshake_answered: true,
             hello: Some(Answer::Many(Vec::new())),
