@@ -43,6 +43,15 @@ impl World {
         self.net.master_mut(node).suffer(Trouble::NoLua);
     }
 
+    /// Takes the right to scripts from the user.
+    fn forbid_scripts(&mut self, node: usize) {
+        for name in ["eval", "evalsha", "script|load"] {
+            let line = format!("-NOPERM User a has no permissions to run the '{name}' command\r\n");
+            let trouble = Trouble::Answers { commands: vec![name.into()], reply: line.into() };
+            self.net.master_mut(node).suffer(trouble);
+        }
+    }
+
     fn settings() -> Settings {
         let mut settings =
             Settings::new((0..3).map(|n| NodeSettings::new(format!("n{n}"))).collect());
@@ -283,19 +292,24 @@ fn lock_that_needs_scripts_is_refused_and_names_the_reason() {
 
 #[test]
 fn extend_by_token_needs_scripts_and_release_by_token_does_not() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
-    let lock = world.hold(client);
-    let now = world.net.now();
-    let token = world.net.client_mut(client).into_token(lock, now).expect("it is held");
-    world.net.client_mut(client).extend_token(KEY, token.clone(), TTL, 5, now).unwrap();
-    let error = world.result(client).unwrap_err();
-    assert!(error.to_string().contains("runs no Lua scripts"), "{error}");
-    let now = world.net.now();
-    world.net.client_mut(client).release_token(KEY, token, 6, now).unwrap();
-    let released = world.result(client);
-    assert!(matches!(released, Ok(Outcome::Released(ReleaseOutcome::Released))), "{released:?}");
-    assert_eq!(world.pttls(), [-2; 3]);
+    for forbidden in [false, true] {
+        let mut world = World::new(Flavor::Valkey90, 0);
+        for node in 0..3 {
+            if forbidden { world.forbid_scripts(node) } else { world.unload(node) }
+        }
+        let client = world.client();
+        let lock = world.hold(client);
+        let now = world.net.now();
+        let token = world.net.client_mut(client).into_token(lock, now).expect("it is held");
+        world.net.client_mut(client).extend_token(KEY, token.clone(), TTL, 5, now).unwrap();
+        let error = world.result(client).unwrap_err();
+        assert!(error.to_string().contains("runs no Lua scripts"), "{error}");
+        let now = world.net.now();
+        world.net.client_mut(client).release_token(KEY, token, 6, now).unwrap();
+        let done = world.result(client);
+        assert!(matches!(done, Ok(Outcome::Released(ReleaseOutcome::Released))), "{done:?}");
+        assert_eq!(world.pttls(), [-2; 3]);
+    }
 }
 
 #[test]
@@ -332,36 +346,39 @@ fn waiter_gets_the_key_after_pauses_where_nodes_run_no_scripts() {
     let Ok(Outcome::Acquired(lock)) = world.result(other) else { panic!("it never got the key") };
     assert_eq!(world.release(other, lock), ReleaseOutcome::Released);
     assert_eq!(world.pttls(), [-2; 3]);
-    // Such a lock is also released if the client ends before it reads an answer.
-    let now = world.net.now();
-    world.net.client_mut(other).acquire(KEY, options, 1, now).unwrap();
-    let Ok(Outcome::Acquired(_)) = world.result(other) else { panic!("the key is free") };
-    let now = world.net.now();
-    world.net.client_mut(other).release_all(now);
-    world.net.client_mut(other).close(now);
+}
+
+/// The token of a lock that is asked for soon after a release is one for the line.
+#[test]
+fn lock_for_the_line_is_released_by_a_client_that_ends_where_nodes_run_no_scripts() {
+    let mut world = World::new(Flavor::Valkey90, 3);
+    let client = world.client();
+    let lock = world.hold(client);
     world.net.pass(millis(20));
-    assert_eq!(world.pttls(), [-2; 3], "a client that ends leaves its key");
+    assert_eq!(world.release(client, lock), ReleaseOutcome::Released);
+    let lock = world.hold(client);
+    let now = world.net.now();
+    world.net.client_mut(client).release_nowait(&lock, now);
+    world.net.client_mut(client).close(now);
+    world.net.write(client);
+    // It reads no answer any more.
+    world.net.stop(client);
+    world.net.pass(millis(20));
+    assert_eq!(world.pttls(), [-2; 3]);
 }
 
 #[test]
 fn node_that_loses_its_scripts_under_a_held_lock_is_asked_by_its_own_commands() {
-    for refusal in [None, Some("-NOPERM User a has no permissions to run the 'eval' command\r\n")] {
+    for forbidden in [false, true] {
         let mut world = World::new(Flavor::Valkey90, 0);
         let client = world.client();
         let lock = world.hold(client);
         assert!(world.extend(client, &lock, TTL).is_ok());
         for node in 0..3 {
-            match refusal {
-                None => world.unload(node),
-                Some(reply) => {
-                    let commands = vec!["eval".into(), "evalsha".into()];
-                    let reply = reply.as_bytes().to_vec();
-                    world.net.master_mut(node).suffer(Trouble::Answers { commands, reply });
-                }
-            }
+            if forbidden { world.forbid_scripts(node) } else { world.unload(node) }
         }
         world.net.pass(SECOND);
-        assert!(world.extend(client, &lock, 2 * TTL).is_ok(), "{refusal:?}");
+        assert!(world.extend(client, &lock, 2 * TTL).is_ok(), "{forbidden}");
         assert!(world.pttls().iter().all(|&left| left > 19_000), "{:?}", world.pttls());
         assert_eq!(world.release(client, lock), ReleaseOutcome::Released);
     }
