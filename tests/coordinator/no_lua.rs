@@ -367,6 +367,27 @@ fn lock_for_the_line_is_released_by_a_client_that_ends_where_nodes_run_no_script
     assert_eq!(world.pttls(), [-2; 3]);
 }
 
+/// The client may not have seen yet that the nodes run scripts again, and stands in line there.
+#[test]
+fn waiter_leaves_no_line_on_nodes_that_run_scripts_again() {
+    let mut world = World::new(Flavor::Valkey90, 3);
+    let (client, other) = (world.client(), world.client());
+    let lock = world.hold(client);
+    (0..3).for_each(|node| world.net.master_mut(node).serve());
+    let now = world.net.now();
+    let options = LockOptions::new(TTL).wait(5 * SECOND);
+    let op = world.net.client_mut(other).acquire(KEY, options, 1, now).unwrap();
+    world.net.pass(millis(100));
+    let keys = |world: &World| world.net.master(0).keys(world.net.now(), 0);
+    let in_line = keys(&world).iter().any(|key| key.starts_with(b"redlatch:line:"));
+    assert!(in_line, "the waiter stands in no line");
+    let now = world.net.now();
+    world.net.client_mut(other).cancel(op, now);
+    world.net.pass(millis(20));
+    assert_eq!(world.release(client, lock), ReleaseOutcome::Released);
+    assert_eq!(keys(&world), [MARKER]);
+}
+
 #[test]
 fn node_that_loses_its_scripts_under_a_held_lock_is_asked_by_its_own_commands() {
     for forbidden in [false, true] {

@@ -404,8 +404,9 @@ impl Locks {
     fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
         let kind = question.kind;
-        if record.hands_over() && kind == Kind::Release {
-            // The token stands in no line of a node that runs no scripts.
+        if record.hands_over() && kind == Kind::Release && record.line().is_none() {
+            // The token stands in no line, and such a node cannot hand the key over. A token that
+            // stood in line may have joined while the node still ran scripts, or runs them again.
             let without = self.cluster.without_scripts(nodes).minus(record.plain());
             if !without.is_empty() {
                 record.trouble_mut().plain = record.plain().union(without);
