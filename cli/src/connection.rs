@@ -40,6 +40,16 @@ impl Answer {
         }
     }
 
+    /// Whether the node, asked by `EVAL`, said that it runs no scripts, for this user at least.
+    pub fn refuses_scripts(&self) -> bool {
+        let Answer::Error(line) = self else { return false };
+        match NodeError::of_error(line.as_bytes()) {
+            NodeError::NoLua | NodeError::UnknownCommand => true,
+            NodeError::NoPermission => line.contains("'eval'"),
+            _ => false,
+        }
+    }
+
     /// Why the node refused the command, with its error line; `None` if it did not.
     pub fn refusal(&self) -> Option<Trouble> {
         match self {

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use redlatch::proto::resp::Limits as ReplyLimits;
 use redlatch::proto::{Instant, Limits};
 use redlatch::testing::inside::{
-    Ask, Connection, Encoding, Form, Incoming, Kind, LockAsk, Names, NodeAnswer, NodeAsk, RecordId,
-    ScriptName, Step, TaskAsk, TaskId,
+    Ask, Connection, Encoding, Form, Incoming, Kind, LockAsk, Names, Native, NodeAnswer, NodeAsk,
+    RecordId, ScriptName, Step, TaskAsk, TaskId,
 };
 
 use crate::choices::Choices;
@@ -99,7 +99,7 @@ const HANDED_OVER: &[u8] = b">3\r\n$7\r\nmessage\r\n\
     $41\r\nredlatch:00112233445566778899aabbccddeeff\r\n\
     $72\r\n900\n1\n\n000100112233445566aa\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
 
-const FORMS: [Form; 2] = [Form::Sha, Form::Source];
+const FORMS: [Form; 3] = [Form::Sha, Form::Source, Form::Native(Native::Delex)];
 
 /// The connection under test, and what is expected of it.
 struct Both {
@@ -327,7 +327,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         17 => Ask::Node(NodeAsk::Probe(choices.one_of(&[Step::Time, Step::Marker, Step::Info]))),
         18 => Ask::Node(NodeAsk::Kill),
         19 => Ask::Node(NodeAsk::Caching),
-        20 => Ask::Node(NodeAsk::LastWord),
+        20 => Ask::Node([NodeAsk::LastWord, NodeAsk::Unread][number as usize % 2]),
         21 => Ask::Node(NodeAsk::Mark),
         22 | 23 => lock(Kind::Join, Names::KeyAndLine, Some(form)),
         24 => of_key(Kind::Claim, Some(form)),

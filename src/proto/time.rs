@@ -112,6 +112,14 @@ impl Ttl {
         Ok(ttl)
     }
 
+    /// The shortest ttl that leaves a holder `length`, but not more than `longest`.
+    pub fn lasting(length: Duration, longest: Ttl) -> Ttl {
+        let millis = nanos(length).div_ceil(NANOS_PER_MILLI);
+        let with_fixed = millis.saturating_add(DRIFT_FIXED_NANOS.div_ceil(NANOS_PER_MILLI));
+        let whole = with_fixed.saturating_mul(100).div_ceil(100 - Ttl::DRIFT_PERCENT);
+        Ttl::new(Duration::from_millis(whole), longest.duration()).unwrap_or(longest)
+    }
+
     /// The ttl as it is sent to a node.
     pub const fn as_millis(self) -> u64 {
         let [high, middle, low] = self.millis;
@@ -250,6 +258,25 @@ mod tests {
         }
         let asked = Duration::MAX;
         assert_eq!(Ttl::new(asked, asked), Err(InvalidTtl::TooLong { asked, max_ttl: asked }));
+    }
+
+    #[test]
+    fn ttl_that_lasts_for_a_time_is_the_shortest_one() {
+        let longest = Ttl::new(Duration::from_secs(60), Duration::MAX).unwrap();
+        let start = Instant::from_nanos(7);
+        for micros in (0..3_000_000).step_by(997).chain([59_397_999, 59_398_000]) {
+            let length = Duration::from_micros(micros);
+            let ttl = Ttl::lasting(length, longest);
+            assert!(ttl.deadline(start) >= start.saturating_add(length), "{length:?}: {ttl:?}");
+            if let Ok(less) = Ttl::new(ttl.duration() - Duration::from_millis(1), Duration::MAX) {
+                // Of a time with a part of a millisecond, the whole millisecond is left.
+                let whole = Duration::from_millis(micros.div_ceil(1000));
+                assert!(less.usable() < whole, "{length:?}: {less:?} is enough");
+            }
+        }
+        for most in [Duration::from_secs(60), Duration::MAX] {
+            assert_eq!(Ttl::lasting(most, longest), longest);
+        }
     }
 
     #[test]

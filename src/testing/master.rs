@@ -97,10 +97,11 @@ pub enum Flavor {
     /// Redis 7.0.15, with which a test compares the master.
     #[default]
     Redis70,
-    /// A server as `Redis70` with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
+    /// A server as `Redis70` with `DELEX`, `SET` with `IFEQ`, `CLIENT SETINFO` and the version of
+    /// Redis 8.4.
     Redis84,
-    /// A server as `Redis70` with `DELIFEQ`, `CLIENT SETINFO` and the names and versions of Valkey
-    /// 9.0.
+    /// A server as `Redis70` with `DELIFEQ`, `SET` with `IFEQ`, `CLIENT SETINFO` and the names and
+    /// versions of Valkey 9.0.
     Valkey90,
 }
 
@@ -129,6 +130,9 @@ pub enum Trouble {
     },
     /// `-READONLY`: the server is a replica, as `HELLO` and `INFO` report.
     Replica,
+    /// The server has no Lua, as Valkey 9.1 after `MODULE UNLOAD lua`: `EVAL` and `SCRIPT LOAD`
+    /// answer `-ERR Could not find scripting engine 'lua'`, and `EVALSHA` answers `-NOSCRIPT`.
+    NoLua,
     /// `-MASTERDOWN`: the server is a replica without a connection to its master, and is configured
     /// not to answer from old data.
     MasterDown,

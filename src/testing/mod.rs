@@ -21,7 +21,7 @@ pub mod inside {
     pub use crate::proto::locks::copies::Planned;
     pub use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
     pub use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names, NodeAsk, TaskAsk};
-    pub use crate::proto::wire::command::Form;
+    pub use crate::proto::wire::command::{Form, Native};
     pub use crate::proto::wire::connection::{Connection, Fault, Incoming};
     pub use crate::proto::wire::handshake::Step;
     pub use crate::proto::wire::known_scripts::ScriptName;

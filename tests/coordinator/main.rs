@@ -43,6 +43,7 @@ mod looking;
 mod lost_keys;
 mod marker;
 mod marker_probes;
+mod no_lua;
 mod pending_releases;
 mod persistent;
 mod quarantine;

@@ -5,6 +5,7 @@ mod credentials;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod moves;
+mod no_lua;
 #[cfg(feature = "tls")]
 mod papers;
 mod rights;

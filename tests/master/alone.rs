@@ -232,6 +232,53 @@ fn compare_and_delete_exists_only_in_the_flavors_that_have_it() {
     assert!(info.contains("delifeq") && info.ends_with("$-1\r\n"));
 }
 
+/// The replies are those of Valkey 9.1.2.
+#[test]
+fn compare_and_set_exists_only_in_the_flavors_that_have_it() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    let mut say = |words: &[&str]| ask(&mut master, START, connection, words);
+    let set = ["SET", "k", "u", "IFEQ", "t", "GET", "PX", "3000"];
+    assert_eq!(say(&set), "-ERR syntax error\r\n");
+    for flavor in [Flavor::Redis84, Flavor::Valkey90] {
+        let mut master = Master::new(1, START);
+        master.set_flavor(flavor);
+        let connection = master.connect();
+        let mut say = |words: &[&str]| ask(&mut master, START, connection, words);
+        assert_eq!(say(&set), "$-1\r\n");
+        assert_eq!(say(&["GET", "k"]), "$-1\r\n", "it creates nothing");
+        say(&["SET", "k", "x", "PX", "9000"]);
+        assert_eq!(say(&set), "$1\r\nx\r\n");
+        assert_eq!(say(&["PTTL", "k"]), ":9000\r\n", "another's is not touched");
+        say(&["SET", "k", "t", "PX", "9000"]);
+        assert_eq!(say(&set), "$1\r\nt\r\n");
+        assert_eq!(
+            (say(&["GET", "k"]).as_str(), say(&["PTTL", "k"]).as_str()),
+            ("$1\r\nu\r\n", ":3000\r\n")
+        );
+        assert_eq!(say(&["SET", "k", "v", "IFEQ", "u"]), "+OK\r\n");
+        assert_eq!(say(&["PTTL", "k"]), ":-1\r\n", "it takes the ttl away");
+        assert_eq!(say(&["SET", "k", "v", "IFEQ", "u"]), "$-1\r\n");
+        assert_eq!(say(&["SET", "k", "v", "NX", "IFEQ", "v"]), "-ERR syntax error\r\n");
+        say(&["LPUSH", "l", "1"]);
+        assert!(say(&["SET", "l", "v", "IFEQ", "u", "GET"]).starts_with("-WRONGTYPE "));
+    }
+}
+
+#[test]
+fn master_without_lua_refuses_scripts_as_valkey_does() {
+    let mut master = Master::new(1, START);
+    master.suffer(Trouble::NoLua);
+    let connection = master.connect();
+    let mut say = |words: &[&str]| ask(&mut master, START, connection, words);
+    let refused = "-ERR Could not find scripting engine 'lua'\r\n";
+    assert_eq!(say(&["EVAL", "return 1", "0"]), refused);
+    assert_eq!(say(&["SCRIPT", "LOAD", "return 1"]), refused);
+    let sha1 = "e40f3e9065d7e93e8da245f486ebd4a5e00ac5b9";
+    assert!(say(&["EVALSHA", sha1, "0"]).starts_with("-NOSCRIPT No matching script."));
+    assert_eq!(say(&["SET", "k", "t"]), "+OK\r\n");
+}
+
 #[test]
 fn master_in_trouble_answers_errors_until_it_serves_again() {
     let mut master = Master::new(1, START);

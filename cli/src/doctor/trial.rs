@@ -25,6 +25,9 @@ pub const FENCING: &str = "fencing";
 /// The name of the trials that touch the key of a line with commands that locks also need.
 pub const LINE: &str = "line";
 
+/// The name of the trial of `SET` with `IFEQ`, which takes the place of scripts.
+pub const REPLACE: &str = "SET IFEQ";
+
 /// The key that is tried, and the two tokens that are written to it.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -55,7 +58,8 @@ impl Trial {
     /// change something.
     pub fn is_forbidden(&self) -> bool {
         let Outcome::Refused(cause, _) = &self.outcome else { return false };
-        matches!(cause, NodeError::NoPermission | NodeError::UnknownCommand | NodeError::NoDatabase)
+        use NodeError::{NoDatabase, NoLua, NoPermission, UnknownCommand};
+        matches!(cause, NoPermission | UnknownCommand | NoDatabase | NoLua)
     }
 }
 
@@ -136,6 +140,7 @@ fn about_the_key<'a>(keys: &'a Keys, line: &'a [u8]) -> Vec<Question<'a>> {
         ("PEXPIRE", vec![b"PEXPIRE", key, TTL]),
         ("EXISTS", vec![b"EXISTS", key]),
         ("GETRANGE", vec![b"GETRANGE", key, b"0", b"55"]),
+        (REPLACE, vec![b"SET", key, token, b"IFEQ", token, b"GET", b"PX", TTL]),
         ("CLIENT CACHING", vec![b"CLIENT", b"CACHING", b"YES"]),
         ("PTTL", vec![b"PTTL", key]),
         ("EVAL", vec![b"EVAL", extend, b"1", key, token, TTL]),

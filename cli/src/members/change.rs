@@ -259,7 +259,19 @@ fn ask(connection: &mut Connection, request: Request) -> Said {
     };
     let expected = write.expected.as_ref().map_or(String::new(), Membership::text);
     let (script, key, new) = (command::MEMBERS.as_bytes(), MEMBERS.as_bytes(), write.new.text());
-    connection.ask(&[b"EVAL", script, b"1", key, expected.as_bytes(), new.as_bytes()])
+    let (expected, new) = (expected.as_bytes(), new.as_bytes());
+    let said = connection.ask(&[b"EVAL", script, b"1", key, expected, new])?;
+    if !said.refuses_scripts() {
+        return Ok(said);
+    }
+    let written = match expected {
+        b"" => connection.ask(&[b"SET", key, new, b"NX"])?,
+        _ => connection.ask(&[b"SET", key, new, b"IFEQ", expected])?,
+    };
+    match written {
+        Answer::Error(_) => Ok(written),
+        _ => connection.ask(&[b"GET", key]),
+    }
 }
 
 /// What the answer says; `None` if the server could not be asked, or not now.

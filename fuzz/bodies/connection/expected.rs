@@ -3,8 +3,8 @@
 
 use redlatch::LockToken;
 use redlatch::testing::inside::{
-    Ask, Fault, Incoming, KeyHash, Kind, LockAsk, Names, NodeAnswer, NodeAsk, NodeReply, Step,
-    TaskAnswer, TaskAsk,
+    Ask, Fault, Form, Incoming, KeyHash, Kind, LockAsk, Names, NodeAnswer, NodeAsk, NodeReply,
+    Step, TaskAnswer, TaskAsk,
 };
 
 use super::PREFIX;
@@ -177,7 +177,13 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
     }
     let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
     let counts = acquires || kind == Kind::Claim;
+    // `SET` with `IFEQ` and `GET` returns the value before.
+    let native = matches!(ask.sent.form, Some(Form::Native(_)));
+    let replaces = native && matches!(kind, Kind::Extend | Kind::Claim);
     let reply = match (ask.sent.names, kind, value) {
+        (Names::Key, _, Value::Null) if replaces => Some(NodeReply::Absent),
+        (Names::Key, _, Value::Bulk(_)) if replaces => Some(NodeReply::Held),
+        (Names::Key, _, _) if replaces => None,
         (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if counts => votes_of(votes),
         // A vote for a single key.
         (Names::AllKeysAndCounters, _, Value::Integer(1..)) if counts => {
@@ -213,7 +219,7 @@ fn can_answer(kind: TaskAsk, value: &Value, number: Option<i64>) -> bool {
     match (kind, value) {
         (TaskAsk::Extend(_) | TaskAsk::DeleteSeen, _) => by_script(number).is_some(),
         (TaskAsk::ExtendAll(_), _) => of_set(Kind::Extend, number).is_some(),
-        (TaskAsk::Delete, _) => matches!(number, Some(0 | 1)),
+        (TaskAsk::Delete | TaskAsk::DeleteSeenBy(_), _) => matches!(number, Some(0 | 1)),
         (TaskAsk::ReadTtl, _) => number.is_some(),
         (TaskAsk::ReadValue | TaskAsk::Vouch, Value::Bulk(_) | Value::Null) => true,
         (TaskAsk::ReadLine, Value::List(b'*', members)) => {
@@ -237,7 +243,7 @@ fn answer_of_node(kind: NodeAsk, value: &Value, number: Option<i64>) -> Option<E
         }
         (NodeAsk::Load(_), Value::Bulk(_) | Value::Error(_)) => exactly(NodeAnswer::Unused),
         (NodeAsk::Load(_), _) => None,
-        (NodeAsk::Caching | NodeAsk::LastWord, _) => exactly(NodeAnswer::Unused),
+        (NodeAsk::Caching | NodeAsk::LastWord | NodeAsk::Unread, _) => exactly(NodeAnswer::Unused),
         _ if is_error => Some(Expected::AnswerTo(ask)),
         (NodeAsk::Mark, Value::Bulk(_) | Value::Null) => Some(Expected::AnswerTo(ask)),
         (NodeAsk::Handshake(step) | NodeAsk::Probe(step), value) if fits(step, value) => {

@@ -12,7 +12,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 use crate::proto::wire::handshake::{Fact, Progress, Step, Vetted};
-use crate::proto::wire::marker::{self, Marking};
+use crate::proto::wire::marker::Marking;
 
 impl Cluster {
     /// Asks the first questions on a connection that is open.
@@ -33,11 +33,11 @@ impl Cluster {
     /// Writes the node marker, which does not match the node, before the node may be asked.
     fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
         let entry = &mut self.nodes[node.index()];
-        let identity = entry.handshake.vetted().info.identity;
-        let ask = Ask::Node(NodeAsk::Handshake(Step::Mark));
+        let vetted = entry.handshake.vetted();
+        let found = (vetted.marker, vetted.info.identity);
         entry.handshake.mark();
-        let key = &self.settings.node_marker;
-        entry.connection.ask(ask, now, |out| marker::mark(out, key, &identity, how));
+        let ask = Ask::Node(NodeAsk::Handshake(Step::Mark));
+        self.ask_to_mark(node, ask, found, how, now);
     }
 
     /// Acts on the answer to a step of the handshake.

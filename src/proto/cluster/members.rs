@@ -583,7 +583,14 @@ impl Cluster {
         }
         entry.listing = true;
         let (ask, expected) = (Ask::Node(NodeAsk::Members), entry.members.listed());
-        entry.connection.ask(ask, now, |out| members::replace(out, expected, &membership));
+        if entry.connection.runs_scripts() {
+            entry.connection.ask(ask, now, |out| members::replace(out, expected, &membership));
+        } else {
+            let encode = |out: &mut _| members::replace_without_script(out, expected, &membership);
+            entry.connection.ask(Ask::Node(NodeAsk::Unread), now, encode);
+            let words: [&[u8]; 2] = [b"GET", members::MEMBERS.as_bytes()];
+            entry.connection.ask(ask, now, |out| command::encode(out, &words));
+        }
         if entry.state != NodeState::Handshake {
             self.watch_for_silence(node, now);
         }

@@ -12,8 +12,9 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::command;
 use crate::proto::wire::handshake::{Fact, Vetted, forbids_a_marker};
-use crate::proto::wire::marker::{self, MarkerState, Marking};
+use crate::proto::wire::marker::{self, Identity, MarkerState, Marking, Replacement};
 
 impl Cluster {
     /// Decides whether a node that was vetted may have forgotten a live lock, and puts it into
@@ -85,7 +86,9 @@ impl Cluster {
     /// Writes the node marker if that is wanted and not in flight already. If the node cannot be
     /// asked now, or refuses, it is asked again with the next probe.
     pub(super) fn mark_if_wanted(&mut self, node: NodeId, now: Instant) {
-        let Some(key) = self.settings.wanted_marker() else { return };
+        if self.settings.wanted_marker().is_none() {
+            return;
+        }
         let entry = &mut self.nodes[node.index()];
         let Some(how) = entry.wants_marking.filter(|_| entry.marking.is_none()) else { return };
         if !entry.state.is_usable() || !entry.connection.has_room(&self.settings.limits) {
@@ -100,9 +103,41 @@ impl Cluster {
             return;
         }
         entry.marking = Some(how);
-        let encode = |out: &mut _| marker::mark(out, key, &identity, how);
-        entry.connection.ask(Ask::Node(NodeAsk::Mark), now, encode);
+        let known = entry.vetted.marker;
+        self.ask_to_mark(node, Ask::Node(NodeAsk::Mark), (known, identity), how, now);
         self.watch_for_silence(node, now);
+    }
+
+    /// Writes the node marker in the place of `known`: by the script, or on a node that runs none
+    /// by two commands. `ask` gets the answer, which is the marker that the node has after that.
+    pub(super) fn ask_to_mark(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        (known, identity): (MarkerState, Identity),
+        how: Marking,
+        now: Instant,
+    ) {
+        let key = &self.settings.node_marker;
+        let entry = &mut self.nodes[node.index()];
+        if entry.connection.runs_scripts() {
+            let encode = |out: &mut _| marker::mark(out, key, &identity, how);
+            return entry.connection.ask(ask, now, encode);
+        }
+        let earliest = entry.clock.map(|clock| clock.micros_at(now));
+        let replacement =
+            earliest.and_then(|earliest| Replacement::of(known, &identity, how, earliest));
+        match replacement {
+            Some(replacement) => {
+                let first = Ask::Node(NodeAsk::Unread);
+                entry.connection.ask(first, now, |out| replacement.write(out, key));
+                entry.connection.ask(ask, now, |out| replacement.keep(out, key));
+            }
+            None => {
+                let words: [&[u8]; 2] = [b"GET", key.as_bytes()];
+                entry.connection.ask(ask, now, |out| command::encode(out, &words));
+            }
+        }
     }
 
     /// Acts on the answer to the script that writes the node's marker.
@@ -195,9 +230,8 @@ impl Cluster {
             MarkerState::Present(seen) => seen.since_micros,
             MarkerState::Absent | MarkerState::Unavailable | MarkerState::Later(_) => 0,
         };
-        let (key, identity) = (&self.settings.node_marker, entry.vetted.info.identity);
-        let how = Marking::Vouch(since);
-        entry.connection.ask(ask, now, |out| marker::mark(out, key, &identity, how));
+        let found = (entry.vetted.marker, entry.vetted.info.identity);
+        self.ask_to_mark(node, ask, found, Marking::Vouch(since), now);
         self.watch_for_silence(node, now);
     }
 

@@ -195,6 +195,26 @@ impl Cluster {
         self.nodes[node.index()].vetted.native = None;
     }
 
+    /// Whether the node runs scripts for this user, as far as it has said on this connection.
+    pub fn runs_scripts(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].connection.runs_scripts()
+    }
+
+    /// The native command of a node that runs no scripts.
+    pub fn in_place_of_scripts(&self, node: NodeId) -> Option<Native> {
+        if self.runs_scripts(node) { None } else { self.native(node) }
+    }
+
+    /// The nodes among these that run no scripts, and have a native command.
+    pub fn without_scripts(&self, nodes: NodeSet) -> NodeSet {
+        nodes.iter().filter(|&node| self.in_place_of_scripts(node).is_some()).collect()
+    }
+
+    /// The value that the key had before the last command that compares and sets.
+    pub fn value_before(&self, node: NodeId) -> &[u8] {
+        self.nodes[node.index()].connection.value_before()
+    }
+
     /// How a script is sent to the node if its answer is read.
     #[inline]
     pub fn form_of(&self, node: NodeId, name: ScriptName) -> Form {

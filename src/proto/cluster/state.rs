@@ -50,6 +50,14 @@ pub struct Reading {
     pub read_at: Instant,
 }
 
+impl Reading {
+    /// What the node's clock shows now at least, but for its drift: in microseconds.
+    pub fn micros_at(&self, now: Instant) -> u64 {
+        let passed = now.saturating_since(self.read_at).as_micros();
+        self.micros.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+}
+
 /// How far a node's clock went further than ours between two readings, beyond what drift and the
 /// travel time of the answers explain: in nanoseconds, negative if it went less far. `None`: no
 /// jump.

@@ -59,9 +59,6 @@ pub enum NodeError {
     Forked,
     /// `-WRONGTYPE`: the key is not a string, so another program uses it.
     WrongType,
-    /// `-NOSCRIPT`: the node does not know the script. A caller never sees this: the client then
-    /// sends the script.
-    NoScript,
     /// `-ERR unknown command`.
     UnknownCommand,
     /// Any other error: its text is in the report.
@@ -69,6 +66,12 @@ pub enum NodeError {
     /// The node's clock is too far from those of the other nodes, or is not known: its vote for a
     /// fencing number does not count.
     ClockSkew,
+    /// The node runs no Lua scripts, for this user at least. Plain locks on one key work there;
+    /// several keys, fencing numbers and lines do not.
+    NoLua,
+    /// `-NOSCRIPT`: the node does not know the script. A caller never sees this: the client then
+    /// sends the script.
+    NoScript,
 }
 
 impl NodeError {
@@ -98,10 +101,11 @@ impl NodeError {
         NodeError::NoDatabase,
         NodeError::Forked,
         NodeError::WrongType,
-        NodeError::NoScript,
         NodeError::UnknownCommand,
         NodeError::Other,
         NodeError::ClockSkew,
+        NodeError::NoLua,
+        NodeError::NoScript,
     ];
 
     /// The cause of an error reply, by its first word: the rest of the line differs between
@@ -132,7 +136,7 @@ impl NodeError {
 
     /// The cause of an error whose first word is only `ERR`.
     fn of_plain_error(text: &[u8]) -> NodeError {
-        const TEXTS: [(&[u8], NodeError); 9] = [
+        const TEXTS: [(&[u8], NodeError); 10] = [
             (b"max number of clients", NodeError::TooManyClients),
             (b"unknown command", NodeError::UnknownCommand),
             (b"AUTH <password> called without", NodeError::WrongPassword),
@@ -142,6 +146,8 @@ impl NodeError {
             (b"DB index is out of range", NodeError::NoDatabase),
             (b"invalid DB index", NodeError::NoDatabase),
             (b"Client sent AUTH, but no password", NodeError::WrongPassword),
+            // Valkey 9.1.2 without its module `lua`.
+            (b"Could not find scripting engine", NodeError::NoLua),
         ];
         // Up to Redis 6 an error inside a script is wrapped in other words.
         const WRAPPED: [(&[u8], NodeError); 5] = [
@@ -175,6 +181,7 @@ impl NodeError {
                 | NodeError::NoDatabase
                 | NodeError::Forked
                 | NodeError::UnknownCommand
+                | NodeError::NoLua
         )
     }
 
@@ -224,6 +231,7 @@ impl NodeError {
             NodeError::UnknownCommand => "does not know the command",
             NodeError::Other => "returned an error",
             NodeError::ClockSkew => "has a clock too far from the others' for a fence",
+            NodeError::NoLua => "runs no Lua scripts: only plain locks on one key work there",
         }
     }
 
@@ -258,6 +266,7 @@ impl NodeError {
             NodeError::UnknownCommand => "unknown_command",
             NodeError::Other => "other",
             NodeError::ClockSkew => "clock_skew",
+            NodeError::NoLua => "no_lua",
         }
     }
 }
@@ -363,6 +372,7 @@ mod tests {
                 NodeError::WrongPassword,
             ),
             ("ERR The user executing the script can't run this command", NodeError::NoPermission),
+            ("ERR Could not find scripting engine 'lua'", NodeError::NoLua),
             ("", NodeError::Other),
         ];
         for (line, cause) in cases {

@@ -6,7 +6,8 @@
 //! that no client releases. So `is_still_wanted` alone decides about that, by the phase and the
 //! round of the record.
 
-use crate::proto::error::NodeReply;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::{Question, phase_of};
 use crate::proto::node_set::NodeId;
@@ -38,7 +39,34 @@ impl Locks {
     /// Takes the answer of a node to a question about a record.
     #[inline(never)]
     pub fn on_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        let compared = reply == NodeReply::Held && ask.is_replacement();
+        let reply = if compared { self.judge_replacement(node, ask) } else { reply };
         self.take_answer(node, ask, reply, now);
+    }
+
+    /// What the value that a key had before `SET` with `IFEQ` says.
+    #[cold]
+    fn judge_replacement(&self, node: NodeId, ask: LockAsk) -> NodeReply {
+        let (record, before) = (self.records.get(ask.record), self.cluster.value_before(node));
+        let is = |token: Option<&LockToken>| {
+            token.is_some_and(|token| token.write_to(&mut [0; LONGEST_TOKEN]) == before)
+        };
+        match ask.kind {
+            Kind::Adopt if is(record.taken_up()) => NodeReply::Granted,
+            // An earlier request of this adopt gave the key its ttl, so the key may end early.
+            Kind::Adopt if is(Some(&record.token)) => NodeReply::Failed(NodeError::Other),
+            Kind::Extend | Kind::Claim if is(Some(&record.token)) => NodeReply::Granted,
+            _ => NodeReply::Held,
+        }
+    }
+
+    /// Whether the node refused a script, and has a command of its own in its place.
+    #[cold]
+    fn lacks_scripts(&self, node: NodeId, ask: LockAsk) -> bool {
+        let by_source = ask.sent.form == Some(Form::Source);
+        let question = Question { form: Form::Source, ..Question::of(ask.kind) };
+        let has_command = question.has_command(ask.sent.names, self.records.get(ask.record));
+        by_source && has_command && self.cluster.in_place_of_scripts(node).is_some()
     }
 
     #[inline(always)]
@@ -69,7 +97,8 @@ impl Locks {
         let by_transaction = ask.is_transaction();
         let reply = if by_transaction { self.judge_transaction(node, ask, reply) } else { reply };
         let failed = matches!(reply, NodeReply::Failed(_));
-        let refused = failed && (by_transaction || ask.is_refused_by_sha1(reply));
+        let refused = failed
+            && (by_transaction || ask.is_refused_by_sha1(reply) || self.lacks_scripts(node, ask));
         match ask.kind {
             _ if refused && self.is_still_wanted(node, ask, now) => self.ask_again(node, ask, now),
             Kind::Acquire => self.on_grant(node, ask, reply, now),

@@ -31,7 +31,8 @@ pub(super) struct Question {
     pub with_counters: bool,
     /// `Sha`: by the SHA1 of the script, or by its source where the node does not know it.
     /// `Source`: always by its source. `Native`: by a command of the server's own in place of the
-    /// script. `Transaction`: by a transaction in its place.
+    /// script. `Transaction`: by a transaction in its place. A node that runs no scripts gets its
+    /// own command whatever the form is, if it has one.
     pub form: Form,
 }
 
@@ -58,21 +59,40 @@ impl Question {
             (true, Kind::Join) => Names::KeyAndLine,
             (true, _) if several => Names::AllKeysAndLines,
             (true, _) => Names::KeyAndLine,
+            (false, Kind::Adopt) if !several && matches!(self.form, Form::Native(_)) => Names::Key,
             (false, Kind::Adopt) => Names::AllKeys,
             (false, _) if several => Names::AllKeys,
             (false, _) => Names::Key,
         }
     }
 
-    /// The form in which the question is sent to these nodes, and those of them that do not know
-    /// its script: the caller sends them the source instead.
+    /// Whether a node that runs no scripts has a command of its own for the question.
+    pub fn has_command(self, names: Names, record: &Record) -> bool {
+        match self.kind {
+            Kind::Extend | Kind::Claim | Kind::Release => names == Names::Key,
+            Kind::Adopt => record.set().is_none(),
+            Kind::Acquire | Kind::Heal | Kind::Exists | Kind::WriteBack | Kind::Join => false,
+        }
+    }
+
+    /// The form in which the question is sent to these nodes, and those of them that get another
+    /// one, because they do not know its script, or run none: the caller asks them apart.
     #[inline]
-    pub fn forms(self, names: Names, nodes: NodeSet, cluster: &Cluster) -> (Option<Form>, NodeSet) {
+    pub fn forms(
+        self,
+        names: Names,
+        nodes: NodeSet,
+        record: &Record,
+        cluster: &Cluster,
+    ) -> (Option<Form>, NodeSet) {
         if names == Names::Key && self.kind == Kind::Acquire {
             return (None, NodeSet::EMPTY);
         }
         let script = ScriptName::of(self.kind, names);
         let form = match (self.kind, script, self.form) {
+            (Kind::Adopt, _, Form::Native(native)) if names == Names::Key => {
+                Some(Form::Native(native))
+            }
             (Kind::Adopt, ..) => Some(Form::Source),
             (_, None, _) => None,
             // A heal is rare, so its source is sent each time.
@@ -83,6 +103,9 @@ impl Question {
         };
         let unknown = match (script, form) {
             (Some(name), Some(Form::Sha)) => cluster.unknowing(nodes, name),
+            (_, Some(Form::Source)) if self.has_command(names, record) => {
+                cluster.without_scripts(nodes)
+            }
             _ => NodeSet::EMPTY,
         };
         (form, unknown)
@@ -111,6 +134,12 @@ pub(super) fn encode(
     let (token, ttl) = (&record.token, record.round.ttl);
     match kind {
         Kind::Acquire => command::acquire(out, key, token, ttl),
+        Kind::Extend | Kind::Claim if matches!(form, Form::Native(_)) => {
+            command::replace(out, key, token, token, record.ttl_of_replacement(now));
+        }
+        Kind::Adopt if matches!(form, Form::Native(_)) => {
+            command::replace(out, key, given_away_with(record), token, ttl);
+        }
         Kind::Extend | Kind::Claim => command::extend(out, form, key, token, ttl),
         Kind::Release => command::release(out, form, key, token),
         Kind::Heal => command::acquire(out, key, token, left_to_heal(record, now)),

@@ -404,6 +404,14 @@ impl Locks {
     fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
         let kind = question.kind;
+        if record.hands_over() && kind == Kind::Release && record.line().is_none() {
+            // The token stands in no line, and such a node cannot hand the key over. A token that
+            // stood in line may have joined while the node still ran scripts, or runs them again.
+            let without = self.cluster.without_scripts(nodes).minus(record.plain());
+            if !without.is_empty() {
+                record.trouble_mut().plain = record.plain().union(without);
+            }
+        }
         if record.hands_over() && kind.names_the_line() && nodes.len() != 1 {
             let (plain, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
@@ -419,7 +427,7 @@ impl Locks {
             }
         }
         let names = question.names(record, nodes);
-        let (form, unknowing) = question.forms(names, nodes, &self.cluster);
+        let (form, unknowing) = question.forms(names, nodes, record, &self.cluster);
         if !unknowing.is_empty() {
             return self.ask_apart((nodes, unknowing), id, question, now);
         }
@@ -448,7 +456,8 @@ impl Locks {
         }
     }
 
-    /// Asks the nodes that do not know the script by its source, and then the others.
+    /// Asks the nodes that do not know the script by its source, or by their own command if they
+    /// run no scripts, and then the others.
     #[cold]
     fn ask_apart(
         &mut self,
@@ -457,7 +466,19 @@ impl Locks {
         question: Question,
         now: Instant,
     ) {
-        self.ask_as(unknowing, id, Question { form: Form::Source, ..question }, now);
+        let record = self.records.get(id);
+        let has_command = question.has_command(question.names(record, unknowing), record);
+        let mut by_source = unknowing;
+        for node in unknowing.iter().filter(|_| has_command) {
+            if let Some(native) = self.cluster.in_place_of_scripts(node) {
+                by_source.remove(node);
+                let form = Form::Native(native);
+                self.ask_as(node.into(), id, Question { form, ..question }, now);
+            }
+        }
+        if !by_source.is_empty() {
+            self.ask_as(by_source, id, Question { form: Form::Source, ..question }, now);
+        }
         if nodes != unknowing {
             self.ask_as(nodes.minus(unknowing), id, question, now);
         }

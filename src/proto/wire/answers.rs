@@ -79,6 +79,8 @@ impl TaskAnswer {
 pub(super) struct Details {
     /// From a join.
     pub standing: Standing,
+    /// From `SET` with `IFEQ`: the value that the key had before; empty if it had none.
+    pub before: Vec<u8>,
     /// From an answer about all keys: the number of the key that the node named, from 0 on.
     pub named: u64,
     /// The votes for the fencing numbers, one for each key.
@@ -94,6 +96,7 @@ pub(super) fn about_lock(
 ) -> Option<NodeReply> {
     let acquires = matches!(ask.kind, Kind::Acquire | Kind::Heal);
     let read = match ask.sent.names {
+        Names::Key if ask.is_replacement() => return replaced(reply, &mut details.before),
         Names::Key | Names::KeyAndLine => {
             return about_key(ask.kind, reply, &mut details.standing);
         }
@@ -135,6 +138,20 @@ fn about_key(kind: Kind, reply: &Reply<'_>, standing: &mut Standing) -> Option<N
     }
 }
 
+/// Reads the reply to `SET` with `IFEQ` and `GET`, which is the value before. The token is not
+/// known here, so a value counts as another client's until it is compared.
+fn replaced(reply: &Reply<'_>, before: &mut Vec<u8>) -> Option<NodeReply> {
+    before.clear();
+    match *reply {
+        Reply::Null => Some(NodeReply::Absent),
+        Reply::Bulk(value) => {
+            before.extend_from_slice(value);
+            Some(NodeReply::Held)
+        }
+        _ => refused(reply),
+    }
+}
+
 /// Reads a reply straight from the bytes, if it is one of the few plain ones that nearly all
 /// questions about locks get. Returns its length, too. Any other reply is for the decoder.
 #[inline]
@@ -142,6 +159,7 @@ pub(super) fn plain(ask: &LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
     let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
     match ask.kind {
         _ if !of_key => None,
+        Kind::Extend if ask.is_replacement() => None,
         Kind::Acquire | Kind::Heal if bytes.starts_with(b"+OK\r\n") => {
             Some((NodeReply::Granted, 5))
         }
@@ -182,6 +200,12 @@ pub(super) fn of_task(kind: TaskAsk, reply: &Reply<'_>, seen: &mut Seen) -> Opti
         }
         TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),
         TaskAsk::DeleteSeen => by_script(reply).map(TaskAnswer::DeletedSeen),
+        TaskAsk::DeleteSeenBy(_) => {
+            // 0 says of a key that is absent, too, that it has not what was seen there.
+            let read = by_count(reply, NodeReply::Granted)?;
+            let kept = read == NodeReply::Absent;
+            Some(TaskAnswer::DeletedSeen(if kept { NodeReply::Held } else { read }))
+        }
         TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
     }
 }
@@ -271,6 +295,7 @@ mod tests {
     use super::*;
     use crate::proto::ids::RecordId;
     use crate::proto::wire::ask::Encoding;
+    use crate::proto::wire::command::Native;
 
     #[test]
     fn extend_by_token_of_a_set_reads_which_key_is_in_the_way() {
@@ -283,6 +308,35 @@ mod tests {
         let refused = answer(NodeReply::Failed(NodeError::NoScript), 0);
         assert_eq!(read(&Reply::Error(b"NOSCRIPT no")), refused);
         assert_eq!([0, 2, -1].map(|number| read(&Reply::Integer(number))), [None; 3]);
+    }
+
+    #[test]
+    fn value_before_a_replacement_is_no_grant_until_it_is_compared() {
+        for kind in [Kind::Extend, Kind::Claim, Kind::Adopt] {
+            let form = Some(Form::Native(Native::Delex));
+            let sent = Encoding { form, names: Names::Key };
+            let ask = LockAsk { record: RecordId::of(0), round: 0, kind, sent };
+            let mut details = Details::default();
+            let mut read =
+                |reply: &Reply<'_>| (about_lock(ask, reply, &mut details), details.before.clone());
+            assert_eq!(read(&Reply::Bulk(b"t")), (Some(NodeReply::Held), b"t".to_vec()));
+            assert_eq!(read(&Reply::Null), (Some(NodeReply::Absent), Vec::new()));
+            assert_eq!(read(&Reply::Bulk(b"t")).1, b"t");
+            let wrong_type = read(&Reply::Error(b"WRONGTYPE no"));
+            assert_eq!(
+                wrong_type,
+                (Some(NodeReply::Held), Vec::new()),
+                "an old value is forgotten"
+            );
+            let full = Some(NodeReply::Failed(NodeError::OutOfMemory));
+            assert_eq!(read(&Reply::Error(b"OOM no")).0, full);
+            for impossible in [Reply::Integer(1), Reply::Simple(b"OK")] {
+                assert_eq!(read(&impossible).0, None, "{kind:?}");
+            }
+            for text in [":1\r\n", ":0\r\n", "+OK\r\n", "_\r\n"] {
+                assert_eq!(plain(&ask, text.as_bytes()), None, "{kind:?} {text:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::proto::error::NodeReply;
 use crate::proto::ids::{RecordId, TaskId};
-use crate::proto::wire::command::Form;
+use crate::proto::wire::command::{Form, Native};
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::known_scripts::ScriptName;
 
@@ -117,6 +117,8 @@ pub enum TaskAsk {
     Delete,
     /// The script that deletes a key if it holds what was seen there.
     DeleteSeen,
+    /// The native command in the place of that script.
+    DeleteSeenBy(Native),
     /// The extend script, for a token that another client may have drawn.
     Extend(Form),
     /// The same for all keys of a set.
@@ -137,6 +139,9 @@ pub enum NodeAsk {
     Mark,
     /// The script that writes the list of masters.
     Members,
+    /// The first of two commands on a node that runs no scripts. The answer to the second one says
+    /// what both did.
+    Unread,
     /// A command at the end of a client, which does not wait for the answer.
     LastWord,
     /// `CLIENT KILL ID` of an earlier connection of ours. These commands are sent, and answered, in
@@ -184,6 +189,13 @@ impl LockAsk {
     #[inline]
     pub fn is_transaction(&self) -> bool {
         self.sent.form == Some(Form::Transaction)
+    }
+
+    /// Whether the question is a `SET` with `IFEQ` in place of a script.
+    #[inline]
+    pub fn is_replacement(&self) -> bool {
+        let native = matches!(self.sent.form, Some(Form::Native(_)));
+        native && matches!(self.kind, Kind::Extend | Kind::Claim | Kind::Adopt)
     }
 
     /// Whether the node refused to run the script by its SHA1, and may run it by its source.

@@ -125,14 +125,15 @@ pub enum Form {
     Sha,
     /// `EVAL`: the whole source, for a release whose answer the client may never read.
     Source,
-    /// A native command of the node, which only compares and deletes.
+    /// A native command of the node in place of the script: it compares and deletes. On a node
+    /// that runs no scripts, also `SET` with `IFEQ`, which compares and sets.
     Native(Native),
     /// A fenced acquire of one key, by a transaction in place of the script.
     Transaction,
 }
 
 /// A node's native compare-and-delete. The answer is 1, or 0 both for an absent key and for
-/// another's.
+/// another's. Each server that has one of these also knows `SET` with `IFEQ`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Native {
     /// `DELIFEQ key token`: Valkey from 9.0 on.
@@ -168,17 +169,22 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
     match form {
         Form::Native(native) => {
             let mut buffer = [0; LONGEST_TOKEN];
-            let token = token.write_to(&mut buffer);
-            match native {
-                Native::Delifeq => encode(out, &[b"DELIFEQ", key, token]),
-                Native::Delex => encode(out, &[b"DELEX", key, b"IFEQ", token]),
-            }
+            delete_if_equal(out, native, key, token.write_to(&mut buffer));
         }
         Form::Sha | Form::Source | Form::Transaction => {
             put_script(out, &RELEASE, form, 1, 1);
             put_bulk(out, key);
             put_token(out, token);
         }
+    }
+}
+
+/// The native compare-and-delete.
+#[inline]
+pub fn delete_if_equal(out: &mut BytesMut, native: Native, key: &[u8], value: &[u8]) {
+    match native {
+        Native::Delifeq => encode(out, &[b"DELIFEQ", key, value]),
+        Native::Delex => encode(out, &[b"DELEX", key, b"IFEQ", value]),
     }
 }
 
@@ -197,6 +203,16 @@ pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl
     put_bulk(out, key);
     put_token(out, token);
     put_bulk(out, millis);
+}
+
+/// Writes `new` with this ttl if the key has `expected`. The answer is the value before: null if
+/// the key is absent. Redis 8.4 and Valkey 8.1 have the option, with these words.
+pub fn replace(out: &mut BytesMut, key: &[u8], expected: &LockToken, new: &LockToken, ttl: Ttl) {
+    let mut digits = [0; 20];
+    let millis = decimal(ttl.as_millis(), &mut digits);
+    let (mut before, mut after) = ([0; LONGEST_TOKEN], [0; LONGEST_TOKEN]);
+    let (expected, new) = (expected.write_to(&mut before), new.write_to(&mut after));
+    encode(out, &[b"SET", key, new, b"IFEQ", expected, b"GET", b"PX", millis]);
 }
 
 /// `EVALSHA sha keys key... argument...` or `EVAL source keys key... argument...` up to the keys,
@@ -371,6 +387,17 @@ mod tests {
             format!("${}\r\n{text}\r\n", word.len())
         });
         format!("*{}\r\n{}", words.len(), bulks.collect::<String>())
+    }
+
+    #[test]
+    fn replacement_is_set_ifeq_get_px() {
+        let ttl = Ttl::new(Duration::from_secs(10), Duration::from_secs(60)).unwrap();
+        let (old, new) = (owned("h"), token());
+        let written = encoded(|out| replace(out, b"k", &old, &new, ttl));
+        let (old, new) = (old.to_string(), new.to_string());
+        let words: [&[u8]; 8] =
+            [b"SET", b"k", new.as_bytes(), b"IFEQ", old.as_bytes(), b"GET", b"PX", b"10000"];
+        assert_eq!(written, plain(&words));
     }
 
     #[test]

@@ -231,6 +231,12 @@ impl Connection {
         self.scripts.refuses_transactions()
     }
 
+    /// Whether the node runs scripts for this user, as far as it has said.
+    #[inline]
+    pub fn runs_scripts(&self) -> bool {
+        !self.scripts.refuses_all()
+    }
+
     /// Whether something new may be asked: half of the room is kept for releases.
     pub fn has_room(&self, limits: &Limits) -> bool {
         self.asks.len() < limits.asks / 2 && self.outbox.len() < limits.outbox / 2
@@ -322,6 +328,11 @@ impl Connection {
     /// The number of the key that the last answer about all keys named.
     pub fn named_key(&self) -> u64 {
         self.details.named
+    }
+
+    /// The value that the key had before the last command that compares and sets.
+    pub fn value_before(&self) -> &[u8] {
+        &self.details.before
     }
 
     /// The last votes for fencing numbers, one for each key.
@@ -597,7 +608,7 @@ fn of_node(
         NodeAsk::Load(_) => {
             matches!(reply, Reply::Bulk(_) | Reply::Error(_)).then_some(NodeAnswer::Unused)
         }
-        NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
+        NodeAsk::LastWord | NodeAsk::Caching | NodeAsk::Unread => Some(NodeAnswer::Unused),
     }
 }
 
@@ -625,6 +636,7 @@ fn note_error(
     } else if transaction_of(ask.as_ref()).is_some() {
         scripts.note_transaction_error(line);
     }
+    scripts.note_refusal(line, ask == Some(Ask::Node(NodeAsk::Handshake(Step::Run))));
 }
 
 /// Whether an error is the answer to `SUBSCRIBE`. It names the command or the channel; any other

@@ -120,8 +120,9 @@ impl Handshake {
         for name in [ScriptName::Release, ScriptName::Extend] {
             say(Step::Load(name), &[b"SCRIPT", b"LOAD", name.script().source.as_bytes()]);
         }
-        say(Step::Run, &[b"EVAL", RELEASE.source.as_bytes(), b"0"]);
+        // Before the trial of a script: a node with such a command may refuse scripts.
         say(Step::Native, &[b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]);
+        say(Step::Run, &[b"EVAL", RELEASE.source.as_bytes(), b"0"]);
         if !name.is_empty() {
             say(Step::Name, &[b"CLIENT", b"SETNAME", name.as_bytes()]);
         }
@@ -159,9 +160,17 @@ impl Handshake {
             (Step::Hello, Fact::Refused(NodeError::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
-            // This error comes from inside the script, so the node ran it. Any other error rejects
-            // the node, because every release would fail.
+            // This error comes from inside the script, so the node ran it.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
+            // The node's own commands do for a plain lock. Without them the node is rejected,
+            // because every release would fail.
+            (
+                Step::Run,
+                Fact::Refused(
+                    NodeError::NoPermission | NodeError::UnknownCommand | NodeError::NoLua,
+                ),
+            ) if self.vetted.native.is_some() => {}
+            (Step::Load(_), Fact::Refused(NodeError::NoLua)) => {}
             // The client can do without these. A node that refuses `INFO` is distrusted. Without
             // `SCRIPT LOAD` or `COMMAND INFO` a script is sent by its source first; without
             // tracking the client does not notice a flush; without the connection's number, the
@@ -393,6 +402,28 @@ mod tests {
             assert_eq!(vetted(Fact::Fine), Progress::Vetted);
             assert_eq!(vetted(Fact::Refused(NodeError::Other)), Progress::Vetted);
             assert_eq!(vetted(refused), Progress::Rejected(why));
+        }
+    }
+
+    #[test]
+    fn node_without_scripts_is_accepted_if_it_has_a_command_of_its_own() {
+        for why in [NodeError::NoPermission, NodeError::UnknownCommand, NodeError::NoLua] {
+            for native in [Some(Native::Delifeq), Some(Native::Delex), None] {
+                let mut handshake = Handshake::default();
+                let steps = commands(&mut handshake, &NodeSettings::new("a"));
+                let place = |step| steps.iter().position(|&(it, _)| it == step).unwrap();
+                assert!(place(Step::Native) < place(Step::Run));
+                let refused = Fact::Refused(why);
+                let load = (LOADED.0, refused);
+                let trial =
+                    [load, load, (Step::Native, Fact::Native(native)), (Step::Run, refused)];
+                let facts = [&[HELLO, (Step::Info, info("role:master"))], &trial[..], &REST[4..]];
+                let expected = match native {
+                    Some(_) => Progress::Vetted,
+                    None => Progress::Rejected(why),
+                };
+                assert_eq!(end(&mut handshake, &facts.concat()), expected, "{why:?} {native:?}");
+            }
         }
     }
 

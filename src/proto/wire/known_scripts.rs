@@ -88,6 +88,8 @@ enum Knowledge {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct KnownScripts {
     scripts: [Knowledge; SCRIPTS],
+    /// The node runs no script for this user.
+    refuses_all: bool,
     /// The node refuses the [`transaction`](crate::proto::wire::transaction) that takes the place
     /// of a script.
     refuses_transactions: bool,
@@ -107,6 +109,30 @@ impl KnownScripts {
     #[inline]
     pub fn refuses_transactions(&self) -> bool {
         self.refuses_transactions
+    }
+
+    /// Whether the node runs no script for this user.
+    pub fn refuses_all(&self) -> bool {
+        self.refuses_all
+    }
+
+    /// Takes note of an error line that may say that the node runs no script for this user.
+    /// `of_trial`: it answers the script of the handshake, which touches no key. The answer to any
+    /// other request may be about a key, or about a command inside the script.
+    pub fn note_refusal(&mut self, line: &[u8], of_trial: bool) {
+        // Redis 6.0 to 8.6 and Valkey 9.1 name the command so.
+        const NAME: &[u8] = b"'eval'";
+        let refuses = match NodeError::of_error(line) {
+            NodeError::NoLua => true,
+            NodeError::UnknownCommand => of_trial,
+            NodeError::NoPermission => {
+                of_trial || line.windows(NAME.len()).any(|part| part == NAME)
+            }
+            _ => false,
+        };
+        if refuses {
+            *self = KnownScripts { refuses_all: true, ..KnownScripts::default() };
+        }
     }
 
     /// Takes note that the node answered a command of a transaction by this error line.
@@ -190,6 +216,34 @@ mod tests {
             }
             assert_eq!(known.form_of(ScriptName::Join), form, "{what}");
             assert_eq!(known.form_of(ScriptName::HandOver), Source, "{what}: another script");
+        }
+    }
+
+    #[test]
+    fn no_script_is_sent_to_a_node_that_says_that_it_runs_none() {
+        for (line, in_trial, elsewhere) in [
+            ("ERR Could not find scripting engine 'lua'", true, true),
+            ("NOPERM User w has no permissions to run the 'eval' command", true, true),
+            (
+                "NOPERM this user has no permissions to run the 'eval' command or its sub",
+                true,
+                true,
+            ),
+            ("NOPERM no", true, false),
+            ("NOPERM No permissions to access a key", true, false),
+            ("ERR unknown command 'EVAL', with args", true, false),
+            ("ERR Lua redis lib command arguments must be strings or integers", false, false),
+            ("BUSY Redis is busy running a script.", false, false),
+            ("NOSCRIPT No matching script.", false, false),
+        ] {
+            for (of_trial, refuses) in [(true, in_trial), (false, elsewhere)] {
+                let mut known = KnownScripts::default();
+                known.note_source_sent(ScriptName::Extend);
+                known.note_refusal(line.as_bytes(), of_trial);
+                assert_eq!(known.refuses_all(), refuses, "{line}, {of_trial}");
+                let form = if refuses { Form::Source } else { Form::Sha };
+                assert_eq!(known.form_of(ScriptName::Extend), form, "{line}, {of_trial}");
+            }
         }
     }
 

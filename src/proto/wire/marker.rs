@@ -140,6 +140,14 @@ impl Marker {
         }
     }
 
+    /// The marker as it is written.
+    fn text(&self) -> Box<str> {
+        let ids = [self.identity.run_id, self.identity.replid].map(|id| id.unwrap_or(NO_ID));
+        let [run_id, replid] = ids.map(|id| String::from_utf8_lossy(&id).into_owned());
+        let end = if self.vouched { VOUCHED } else { "" };
+        format!("1 {run_id} {replid} {}{end}", self.since_micros).into()
+    }
+
     /// How long ago the marker was written, by the node's clock; zero if the clock was set back
     /// since, or is not known.
     pub fn age(&self, node_micros: Option<u64>) -> Duration {
@@ -203,6 +211,91 @@ pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
     }
 }
 
+/// By how much the time of a marker that is written without the script is ahead of the node's clock
+/// at most. Less than [`AHEAD`], so that a client that reads the clock just before the marker does
+/// not take it for one from the future.
+const AHEAD_WITHOUT_SCRIPT: Duration = Duration::from_millis(500);
+
+/// The two commands that write a marker on a node that runs no scripts.
+///
+/// The first one writes the marker in the place of the one that the client knows to be there. It
+/// cannot read the clock, so a time that has to be the present one lies ahead of the clock, and the
+/// key expires at that time. So a node that executes the command later than that keeps no marker:
+/// the time of a marker is never before the moment at which it was written. The second command
+/// takes the expiry away, if the key still has this marker, and returns what was there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    text: Box<str>,
+    /// The marker that has to be there; `None` if there has to be none.
+    expected: Option<Box<str>>,
+    /// When the key expires before the second command, in Unix milliseconds; `None` if the time of
+    /// the marker is not the present one.
+    expires: Option<u64>,
+}
+
+impl Replacement {
+    /// How the marker of a node with this identity is written in the place of `known`. `earliest`:
+    /// the node's clock is not before this time. `None` if nothing is to be written.
+    pub fn of(
+        known: MarkerState,
+        identity: &Identity,
+        how: Marking,
+        earliest: u64,
+    ) -> Option<Replacement> {
+        let there = match known {
+            MarkerState::Present(marker) => Some(marker),
+            MarkerState::Absent => None,
+            MarkerState::Unavailable | MarkerState::Later(_) => return None,
+        };
+        let is_same = there.is_some_and(|marker| marker.identity == *identity);
+        let is_from = |since: u64| there.is_some_and(|marker| marker.since_micros == since);
+        // The client may not have read yet that a flush deleted the marker. So a marker of this
+        // identity does not count here: only a node that has none gets one.
+        let there = there.filter(|_| how != Marking::IfMissing || !is_same);
+        // As the script does: it leaves some markers alone.
+        let leaves = match how {
+            Marking::IfMissing | Marking::Keep | Marking::KeepAll | Marking::Renew => false,
+            Marking::Replace(since) | Marking::Vouch(since) => !is_from(since),
+            Marking::Started { since, .. } => is_same || !is_from(since),
+        };
+        let kept = match (how, there) {
+            (Marking::Keep, Some(there)) => Some((there.since_micros, false)),
+            (Marking::KeepAll, Some(there)) => Some((there.since_micros, there.vouched)),
+            (Marking::Started { start, .. }, _) => Some((start, false)),
+            _ => None,
+        };
+        let ahead = earliest.saturating_add(AHEAD_WITHOUT_SCRIPT.as_micros() as u64);
+        let (since_micros, vouched) = kept.unwrap_or((ahead, matches!(how, Marking::Vouch(_))));
+        let marker = Marker { identity: *identity, since_micros, vouched };
+        (!leaves).then(|| Replacement {
+            text: marker.text(),
+            expected: there.map(|there| there.text()),
+            // Rounded down, so that the key never expires after the time of the marker.
+            expires: kept.is_none().then_some(ahead / 1000),
+        })
+    }
+
+    /// Encodes the first command. Its answer does not matter.
+    pub fn write(&self, out: &mut BytesMut, key: &str) {
+        let mut words: Vec<&[u8]> = vec![b"SET", key.as_bytes(), self.text.as_bytes()];
+        match &self.expected {
+            Some(expected) => words.extend([&b"IFEQ"[..], expected.as_bytes()]),
+            None => words.push(b"NX"),
+        }
+        let expires = self.expires.map(|millis| millis.to_string());
+        if let Some(expires) = &expires {
+            words.extend([&b"PXAT"[..], expires.as_bytes()]);
+        }
+        encode(out, &words);
+    }
+
+    /// Encodes the second command. Its answer is that of the script: the marker that the node has.
+    pub fn keep(&self, out: &mut BytesMut, key: &str) {
+        let (key, text) = (key.as_bytes(), self.text.as_bytes());
+        encode(out, &[b"SET", key, text, b"IFEQ", text, b"GET"]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,6 +335,76 @@ mod tests {
             assert_eq!(MarkerState::read(other.as_bytes()), MarkerState::Unavailable, "{other:?}");
         }
         assert!(matches!(MarkerState::read(text("17").as_bytes()), MarkerState::Present(_)));
+    }
+
+    const NOW: u64 = 1_700_000_000_000_900;
+    const OWN: Identity = Identity { run_id: Some([b'a'; 40]), replid: Some([b'b'; 40]) };
+    const OTHER: Identity = Identity { run_id: Some([b'c'; 40]), replid: None };
+
+    fn known(identity: Identity, since_micros: u64) -> MarkerState {
+        MarkerState::Present(Marker { identity, since_micros, vouched: false })
+    }
+
+    /// Both commands, as text; empty if the marker is only read.
+    fn commands(there: MarkerState, how: Marking) -> [String; 2] {
+        let Some(replacement) = Replacement::of(there, &OWN, how, NOW) else {
+            return Default::default();
+        };
+        let (mut first, mut second) = (BytesMut::new(), BytesMut::new());
+        replacement.write(&mut first, "m");
+        replacement.keep(&mut second, "m");
+        [first, second].map(|bytes| {
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            text.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join("|")
+        })
+    }
+
+    #[test]
+    fn marker_is_written_by_two_commands_in_the_place_of_the_known_one_alone() {
+        let (own, other) = (known(OWN, 17), known(OTHER, 17));
+        let text_of = |identity: Identity, rest: &str| {
+            let marker = Marker { identity, since_micros: 17, vouched: false };
+            marker.text().replace(" 17", &format!(" {rest}"))
+        };
+        let (ahead, expires) = ("1700000000500900", "1700000000500");
+        let fresh = text_of(OWN, ahead);
+        let first = |condition: &str| format!("SET|m|{fresh}|{condition}|PXAT|{expires}");
+        let second = |text: &str| format!("SET|m|{text}|IFEQ|{text}|GET");
+        let (is_own, is_other) = (text_of(OWN, "17"), text_of(OTHER, "17"));
+        for (there, how, condition) in [
+            (MarkerState::Absent, Marking::IfMissing, "NX".to_owned()),
+            // A flush may have deleted it.
+            (own, Marking::IfMissing, "NX".to_owned()),
+            (other, Marking::IfMissing, format!("IFEQ|{is_other}")),
+            (own, Marking::Renew, format!("IFEQ|{is_own}")),
+            (own, Marking::Replace(17), format!("IFEQ|{is_own}")),
+        ] {
+            assert_eq!(commands(there, how), [first(&condition), second(&fresh)], "{how:?}");
+        }
+        let vouched = format!("{fresh} vouched");
+        let first = format!("SET|m|{vouched}|IFEQ|{is_own}|PXAT|{expires}");
+        assert_eq!(commands(own, Marking::Vouch(17)), [first, second(&vouched)]);
+        // These have a time that is not the present one.
+        for (how, written) in [
+            (Marking::Keep, text_of(OWN, "17")),
+            (Marking::KeepAll, text_of(OWN, "17")),
+            (Marking::Started { since: 17, start: 5 }, text_of(OWN, "5")),
+        ] {
+            let first = format!("SET|m|{written}|IFEQ|{is_other}");
+            assert_eq!(commands(other, how), [first, second(&written)], "{how:?}");
+        }
+        let empty: [String; 2] = Default::default();
+        for (there, how) in [
+            (own, Marking::Replace(18)),
+            (own, Marking::Vouch(0)),
+            (MarkerState::Absent, Marking::Vouch(17)),
+            (MarkerState::Unavailable, Marking::Renew),
+            (MarkerState::Later(KeyHash::of(b"x")), Marking::Renew),
+            (other, Marking::Started { since: 18, start: 5 }),
+            (own, Marking::Started { since: 17, start: 5 }),
+        ] {
+            assert_eq!(commands(there, how), empty, "{how:?}");
+        }
     }
 
     #[test]

@@ -370,6 +370,18 @@ pub fn replace(out: &mut BytesMut, expected: Option<&Membership>, new: &Membersh
     encode(out, &[b"EVAL", SCRIPT.as_bytes(), b"1", key, expected.as_bytes(), new.as_bytes()]);
 }
 
+/// Encodes the command that writes `new` if the node has `expected`, for a node that runs no
+/// scripts. What the node has after that shows by a `GET`.
+pub fn replace_without_script(out: &mut BytesMut, expected: Option<&Membership>, new: &Membership) {
+    let (key, new) = (MEMBERS.as_bytes(), new.text());
+    match expected.map(Membership::text) {
+        Some(expected) => {
+            encode(out, &[b"SET", key, new.as_bytes(), b"IFEQ", expected.as_bytes()]);
+        }
+        None => encode(out, &[b"SET", key, new.as_bytes(), b"NX"]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

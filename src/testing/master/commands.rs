@@ -212,6 +212,10 @@ impl Trouble {
             Trouble::Loading => without(LOADING),
             Trouble::Busy => without(ALLOW_BUSY),
             Trouble::Misconf if command.name == "ping" => true,
+            Trouble::NoLua if command.name == "evalsha" => {
+                return Some(Reply::error(scripts::NOSCRIPT));
+            }
+            Trouble::NoLua => matches!(command.name, "eval" | "script|load"),
             Trouble::MasterDown if without(STALE) && without(WRITE) => {
                 return Some(Reply::error(MASTERDOWN));
             }
@@ -262,6 +266,8 @@ impl Trouble {
                  about the RDB error."
             }
             Trouble::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
+            // Valkey 9.1.2.
+            Trouble::NoLua => "ERR Could not find scripting engine 'lua'",
             Trouble::OutOfMemory | Trouble::OutOfMemoryInside { .. } => {
                 "OOM command not allowed when used memory > 'maxmemory'."
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::reply::Reply;
 use super::request::integer;
-use super::{Call, DATABASES, MILLISECOND, Master};
+use super::{Call, DATABASES, Flavor, MILLISECOND, Master};
 
 const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -182,6 +182,8 @@ pub(super) fn getrange(master: &mut Master, call: &Call) -> Reply {
 struct Options<'a> {
     only_absent: bool,
     only_present: bool,
+    /// The value that the key must have, of servers that know `IFEQ`.
+    only_equal: Option<&'a [u8]>,
     get: bool,
     keep_ttl: bool,
     /// The unit of the expiry, and its number, which is not parsed yet.
@@ -196,13 +198,20 @@ enum Expiry {
     AtMillisecond,
 }
 
-fn options(words: &[Vec<u8>]) -> Option<Options<'_>> {
+fn options(words: &[Vec<u8>], flavor: Flavor) -> Option<Options<'_>> {
     let mut options = Options::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
+        let compares = options.only_equal.is_some();
         match word.to_ascii_lowercase().as_slice() {
-            b"nx" if !options.only_present => options.only_absent = true,
-            b"xx" if !options.only_absent => options.only_present = true,
+            b"nx" if !options.only_present && !compares => options.only_absent = true,
+            b"xx" if !options.only_absent && !compares => options.only_present = true,
+            b"ifeq" if flavor != Flavor::Redis70 => {
+                if options.only_absent || options.only_present || compares {
+                    return None;
+                }
+                options.only_equal = Some(words.next()?);
+            }
             b"get" => options.get = true,
             b"keepttl" if options.expiry.is_none() => options.keep_ttl = true,
             other => {
@@ -244,21 +253,27 @@ fn moment(wall: i128, (unit, number): (Expiry, &[u8])) -> Result<i128, Reply> {
 
 pub(super) fn set(master: &mut Master, call: &Call) -> Reply {
     let (key, text) = (&call.words[1], &call.words[2]);
-    let Some(options) = options(&call.words[3..]) else { return Reply::error(SYNTAX) };
+    let options = options(&call.words[3..], master.flavor);
+    let Some(options) = options else { return Reply::error(SYNTAX) };
     let expires = match options.expiry.map(|expiry| moment(call.wall, expiry)).transpose() {
         Ok(expires) => expires.map(|moment| moment + master.overtime()),
         Err(error) => return error,
     };
     let mut reply = Reply::OK;
-    if options.get {
-        reply = match master.text_at(call, key) {
-            Ok(before) => before.map_or(Reply::Null, Reply::Bulk),
+    let mut equals = true;
+    if options.get || options.only_equal.is_some() {
+        let before = match master.text_at(call, key) {
+            Ok(before) => before,
             Err(error) => return error,
         };
+        equals = options.only_equal.is_none_or(|value| before.as_deref() == Some(value));
+        if options.get {
+            reply = before.map_or(Reply::Null, Reply::Bulk);
+        }
     }
     let before = master.look_up(call, key);
     let (present, kept) = (before.is_some(), before.and_then(|entry| entry.expires));
-    if options.only_absent && present || options.only_present && !present {
+    if options.only_absent && present || options.only_present && !present || !equals {
         return if options.get { reply } else { Reply::Null };
     }
     let expires = if options.keep_ttl { kept } else { expires };

@@ -46,7 +46,7 @@ const WRITE_MEMBERS: Script =
 const DELETE_SEEN_KEY: Script =
     Script { source: DELETE_SEEN, sha1: "929fa1547d7fa361b4b1a63762708c447a3c7655" };
 
-const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
+pub(super) const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
 fn release(lua: &mut Sandbox) -> Outcome {
     match lua.call(&[Some(b"GET"), lua.key(0)])? {

@@ -23,7 +23,7 @@ use super::examination::Examination;
 use super::meeting::Met;
 
 /// The name of every check, in the order of the output.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 24] = [
     "node-count",
     "quorum",
     "distinct",
@@ -41,6 +41,7 @@ pub const NAMES: [&str; 23] = [
     "writes",
     "tracking",
     "release",
+    "scripts",
     "fencing",
     "proxy",
     "round-trip",

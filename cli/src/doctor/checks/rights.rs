@@ -4,7 +4,7 @@ use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 use crate::connection::Answer;
-use crate::doctor::trial::{self, FENCING, Outcome, Trial};
+use crate::doctor::trial::{self, FENCING, Outcome, REPLACE, Trial};
 
 /// A command of the library, and what does not work if the node refuses it.
 struct Need {
@@ -25,6 +25,9 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 
 /// What follows if the node refuses a command for waiting in line.
 const LINE: &str = "nobody can wait in line there";
+
+/// The commands that are not needed where the server's own commands take the place of scripts.
+const OF_SCRIPTS: [&str; 5] = ["EVAL", "EVALSHA", "SCRIPT LOAD", "PTTL", "PEXPIRE"];
 
 /// The trials that use the key of a line.
 const OF_LINE: [&str; 6] = [trial::LINE, "ZADD", "ZRANK", "ZSCORE", "ZRANGE", "ZREM"];
@@ -77,9 +80,11 @@ pub fn checks(subject: &Subject) -> Vec<Finding> {
     }
     let mut rights = permissions(trials);
     let complete = rights.iter().all(|finding| finding.level == Level::Ok);
+    let complete = complete && without_scripts(trials).is_none();
     rights.extend(writes(trials, complete));
     rights.extend(tracking(subject));
     rights.push(release(trials));
+    rights.extend(scripts(trials));
     rights.extend(fencing(trials));
     rights
 }
@@ -102,6 +107,9 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
         .iter()
         .filter_map(|need| {
             let trial = trials.iter().find(|trial| trial.command == need.command)?;
+            if OF_SCRIPTS.contains(&need.command) && without_scripts(trials).is_some() {
+                return None;
+            }
             if OF_LINE.contains(&need.command) && refused_key(trial).is_some() {
                 return None;
             }
@@ -203,6 +211,34 @@ fn own_compare_and_delete(trials: &[Trial]) -> Option<&'static str> {
     let done = |trial: &Trial| trial.outcome == Outcome::Done;
     let own = ["DELIFEQ", "DELEX"];
     own.into_iter().find(|own| trials.iter().any(|it| it.command == *own && done(it)))
+}
+
+/// Why the server runs no scripts, if its own commands take their place.
+fn without_scripts(trials: &[Trial]) -> Option<&str> {
+    let done = |it: &Trial| it.command == REPLACE && it.outcome == Outcome::Done;
+    own_compare_and_delete(trials).filter(|_| trials.iter().any(done))?;
+    let eval = trials.iter().find(|trial| trial.command == "EVAL")?;
+    refusal(eval, trials)
+}
+
+/// Whether the server runs scripts. `None` if `permissions` says that it does not, because it has
+/// nothing in their place.
+fn scripts(trials: &[Trial]) -> Option<Finding> {
+    const NAME: &str = "scripts";
+    if let Some(line) = without_scripts(trials) {
+        let rights = "; ACL rules: +eval +evalsha +script|load";
+        let rights = if line.starts_with("NOPERM") { rights } else { "" };
+        return Some(Finding::warn(
+            NAME,
+            format!(
+                "it runs no Lua scripts ({line}): its own commands serve plain locks on one key. \
+                 While its memory is full (maxmemory), they extend no lock. It has no vote for \
+                 --fenced and several keys, nor for the verb extend, and waiters poll{rights}"
+            ),
+        ));
+    }
+    let eval = trials.iter().find(|trial| trial.command == "EVAL")?;
+    refusal(eval, trials).is_none().then(|| Finding::ok(NAME, "it runs Lua scripts"))
 }
 
 fn tracking(subject: &Subject) -> Option<Finding> {
@@ -330,6 +366,37 @@ mod tests {
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("DELIFEQ releases") && !detail.contains("stays"), "{detail}");
         assert!(worst_of(&found, "release").1.starts_with("DELIFEQ"));
+    }
+
+    #[test]
+    fn server_without_scripts_is_reported_with_what_does_not_work_there() {
+        for line in ["ERR Could not find scripting engine 'lua'", NOPERM] {
+            let refused = ["EVAL", "EVALSHA", "SCRIPT LOAD", FENCING].map(|it| (it, line));
+            let with_own = |own: &[&'static str]| {
+                let mut subject = node("a");
+                let outcome = Outcome::Refused(NodeError::of_error(line.as_bytes()), line.into());
+                subject
+                    .seen
+                    .trials
+                    .retain(|it| !refused.iter().any(|(name, _)| *name == it.command));
+                let trial = |command, outcome| Trial { command, outcome };
+                let refused = refused.map(|(command, _)| trial(command, outcome.clone()));
+                subject.seen.trials.extend(refused);
+                subject.seen.trials.extend(own.iter().map(|it| trial(it, Outcome::Done)));
+                checks(&subject)
+            };
+            let found = with_own(&["DELIFEQ", REPLACE]);
+            let not_well: Vec<_> = found.iter().filter(|it| it.level != Level::Ok).collect();
+            let [only] = not_well.as_slice() else { panic!("{not_well:?}") };
+            assert_eq!((only.name, only.level), ("scripts", Level::Warn));
+            assert!(only.detail.contains(line) && only.detail.contains("maxmemory"));
+            // Without both commands the server releases, or extends, nothing.
+            for own in [&[][..], &["DELIFEQ"], &[REPLACE]] {
+                let (level, detail) = worst_of(&with_own(own), "permissions");
+                assert_eq!(level, Level::Fail, "{own:?}");
+                assert!(detail.starts_with("EVAL is refused"), "{detail}");
+            }
+        }
     }
 
     #[test]

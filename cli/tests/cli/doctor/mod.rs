@@ -7,6 +7,7 @@ mod access;
 mod clocks;
 mod marker;
 mod network;
+mod no_lua;
 mod rights;
 mod servers;
 
@@ -150,8 +151,8 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
     let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
     assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
-    // There are nineteen checks of each node, and four of all together.
-    assert_eq!(diagnosis.checks().len(), 3 * 19 + 4);
+    // There are twenty checks of each node, and four of all together.
+    assert_eq!(diagnosis.checks().len(), 3 * 20 + 4);
     let (level, words) = diagnosis.words(Some(&label(&fleet[0])), "marker");
     assert_eq!(level, "ok");
     assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");

@@ -54,13 +54,11 @@ fn missing(server: &Node) -> Vec<Missing> {
         matches!(reply, support::Value::Array(it) if matches!(it[0], support::Value::Array(_)))
     };
     let own: Vec<Missing> = OWN.into_iter().filter(has).collect();
-    // On a server with a compare-and-delete command, a missing DEL is only a warning.
-    let spared = |it: Missing| {
-        if it.0 == "del" && !own.is_empty() {
-            (it.0, it.1, "warn", "DEL is refused (NOPERM")
-        } else {
-            it
-        }
+    // On a server with a compare-and-delete command, a missing DEL or EVAL is only a warning.
+    let spared = |it: Missing| match it.0 {
+        "del" if !own.is_empty() => (it.0, it.1, "warn", "DEL is refused (NOPERM"),
+        "eval" if !own.is_empty() => (it.0, "scripts", "warn", "no Lua scripts (NOPERM"),
+        _ => it,
     };
     MISSING.into_iter().map(spared).chain(own.iter().copied()).collect()
 }

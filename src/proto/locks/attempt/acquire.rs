@@ -167,7 +167,21 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let nodes = self.cluster.voters();
         let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
+        if is_set || record.fenced {
+            let role_of = |locks: &mut Locks, node| locks.role_with_scripts(node);
+            self.begin_round(id, (nodes, length), role_of, ask, now);
+            return;
+        }
         self.begin_round(id, (nodes, length), |_, _| Role::Asked, ask, now);
+    }
+
+    /// How a node takes part in an attempt that needs scripts.
+    fn role_with_scripts(&mut self, node: NodeId) -> Role {
+        if self.cluster.may_ask(node).is_err() || self.cluster.runs_scripts(node) {
+            return Role::Asked;
+        }
+        self.cluster.stats_mut().failed(node, NodeError::NoLua);
+        Role::Votes(NodeReply::Failed(NodeError::NoLua))
     }
 
     /// Asks these nodes to grant the keys of an acquire, or of an adopt.

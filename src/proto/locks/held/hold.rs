@@ -209,6 +209,13 @@ impl Locks {
         let lacks = matches!(reply, NodeReply::Held | NodeReply::Absent);
         let is_new = lacks && self.is_new_to(node, ask.record);
         let record = self.records.get_mut(ask.record);
+        // `SET` with `IFEQ` gives the key a new expiry. A request of a lost connection that the
+        // node executes after this one may give it an earlier one.
+        let may_shorten = ask.is_replacement() && record.pending.unproven().contains(node);
+        let reply = match reply {
+            NodeReply::Granted if may_shorten => NodeReply::Failed(NodeError::Lost),
+            reply => reply,
+        };
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if lacks {
             record.note_absent(node, reply, is_new);

@@ -51,13 +51,14 @@ const QUICK_TRIES: u32 = 3;
 /// Whether a node refused the script of the line for a reason that may last: for example, the key
 /// of the line is no sorted set, or a command is missing.
 fn refuses_lines(reply: NodeReply) -> bool {
-    use NodeError::{NoPermission, Other, UnknownCommand, WrongType};
-    matches!(reply, NodeReply::Failed(NoPermission | WrongType | UnknownCommand | Other))
+    use NodeError::{NoLua, NoPermission, Other, UnknownCommand, WrongType};
+    matches!(reply, NodeReply::Failed(NoPermission | WrongType | UnknownCommand | Other | NoLua))
 }
 
 /// Whether the reason holds for the line of every key.
 fn is_refused_to_the_user(reply: NodeReply) -> bool {
-    matches!(reply, NodeReply::Failed(NodeError::NoPermission | NodeError::UnknownCommand))
+    use NodeError::{NoLua, NoPermission, UnknownCommand};
+    matches!(reply, NodeReply::Failed(NoPermission | UnknownCommand | NoLua))
 }
 
 impl Locks {

@@ -266,6 +266,14 @@ impl Record {
         Ttl::new(left, left).ok()
     }
 
+    /// The ttl with which a command that compares and sets extends the key. That command gives the
+    /// key a new expiry, also an earlier one. So the ttl is that of the round, or as much more as
+    /// the deadline needs that is in force now.
+    pub fn ttl_of_replacement(&self, now: Instant) -> Ttl {
+        let left = self.deadline.saturating_since(now);
+        self.round.ttl.max(Ttl::lasting(left, self.longest))
+    }
+
     /// How long before its deadline the lock counts as lost. If it is auto-extended or watched,
     /// that is a little earlier, so that its holder is notified in time: by half of a short ttl at
     /// most.

@@ -29,7 +29,8 @@ const GIVEN_UP_AFTER: u32 = 10;
 /// Whether a node refused a hand-over because the user may not use lines. `Other`, the error of any
 /// script, means so only if the token never joined a line.
 fn may_not_use_lines(cause: NodeError, joined: bool) -> bool {
-    cause == NodeError::NoPermission || (cause == NodeError::Other && !joined)
+    let lasting = matches!(cause, NodeError::NoPermission | NodeError::NoLua);
+    lasting || (cause == NodeError::Other && !joined)
 }
 
 /// How long a token in line may still get a key, and how long that key lives, if no client joins or

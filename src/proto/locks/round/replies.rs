@@ -15,7 +15,11 @@ const HELD: usize = 2;
 const ABSENT: usize = 3;
 const FIRST_CAUSE: usize = 4;
 
-const _: () = assert!(FIRST_CAUSE + NodeError::ALL.len() <= 1 << BITS);
+/// The last cause has no number of its own: the client sends the script then. It is noted as
+/// `Other`.
+const NUMBERED: usize = NodeError::ALL.len() - 1;
+const _: () = assert!(NodeError::NoScript as usize == NUMBERED);
+const _: () = assert!(FIRST_CAUSE + NUMBERED <= 1 << BITS);
 
 /// What each node answered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,6 +98,7 @@ const fn number_of(reply: NodeReply) -> usize {
         NodeReply::Granted => GRANTED,
         NodeReply::Held => HELD,
         NodeReply::Absent => ABSENT,
+        NodeReply::Failed(NodeError::NoScript) => FIRST_CAUSE + NodeError::Other as usize,
         NodeReply::Failed(cause) => FIRST_CAUSE + cause as usize,
     }
 }
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_reply_of_every_node_is_read_as_it_was_put() {
-        let causes = NodeError::ALL.iter().map(|&cause| NodeReply::Failed(cause));
+        let causes = NodeError::ALL[..NUMBERED].iter().map(|&cause| NodeReply::Failed(cause));
         let plain = [NodeReply::Nothing, NodeReply::Granted, NodeReply::Held, NodeReply::Absent];
         let all: Vec<NodeReply> = plain.into_iter().chain(causes).collect();
         for shift in 0..all.len() {
@@ -126,6 +131,13 @@ mod tests {
         for (number, &cause) in NodeError::ALL.iter().enumerate() {
             assert_eq!(cause as usize, number, "{cause:?}");
         }
+    }
+
+    #[test]
+    fn cause_without_a_number_is_noted_as_another_error() {
+        let (mut replies, node) = (Replies::default(), NodeId::new(3));
+        replies.put_first(node, NodeReply::Failed(NodeError::NoScript));
+        assert_eq!(replies.of(node), NodeReply::Failed(NodeError::Other));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::proto::inspection::{Inspection, KeyState};
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::node_set::NodeId;
+use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::command;
 
 /// Encodes the deletion of the key, whatever it holds.
@@ -69,9 +70,13 @@ impl SeenValues {
     }
 
     /// Encodes the deletion of the value that was seen on this node.
-    pub fn encode(&self, node: NodeId, key: &[u8], out: &mut BytesMut) {
-        if let KeyState::Held { value, .. } = self.at(node) {
-            command::delete_seen(out, key, &value);
+    pub fn encode(&self, node: NodeId, ask: TaskAsk, key: &[u8], out: &mut BytesMut) {
+        let KeyState::Held { value, .. } = self.at(node) else { return };
+        match ask {
+            TaskAsk::DeleteSeenBy(native) => {
+                command::delete_if_equal(out, native, key, value.as_bytes());
+            }
+            _ => command::delete_seen(out, key, &value),
         }
     }
 }

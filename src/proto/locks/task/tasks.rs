@@ -155,6 +155,10 @@ impl Task {
             };
             let may_ask = match &self.work {
                 Work::Vouch => cluster.may_vouch_for(node),
+                // A command that compares and sets could shorten the ttl that the holder relies on.
+                Work::Extend(_) if !cluster.runs_scripts(node) => {
+                    cluster.may_ask(node).and(Err(NodeError::NoLua))
+                }
                 _ => cluster.may_ask(node),
             };
             match (known, may_ask) {
@@ -184,7 +188,12 @@ impl Task {
                     begun.asks.push((node, extend::ask(node, self.keys(), cluster)));
                 }
                 Work::Delete => begun.asks.push((node, TaskAsk::Delete)),
-                Work::DeleteSeen(_) => begun.asks.push((node, TaskAsk::DeleteSeen)),
+                Work::DeleteSeen(_) => {
+                    let native = cluster.in_place_of_scripts(node);
+                    begun
+                        .asks
+                        .push((node, native.map_or(TaskAsk::DeleteSeen, TaskAsk::DeleteSeenBy)));
+                }
                 Work::Vouch => begun.asks.push((node, TaskAsk::Vouch)),
                 Work::Done => {}
             }
@@ -204,7 +213,7 @@ impl Task {
             Work::Inspect(_) => Inspecting::encode(ask, prefix.put_before(key), out),
             Work::Extend(extend) => extend.encode(ask, keys, prefix, out),
             Work::Delete => delete::encode(prefix.put_before(key), out),
-            Work::DeleteSeen(seen) => seen.encode(node, prefix.put_before(key), out),
+            Work::DeleteSeen(seen) => seen.encode(node, ask, prefix.put_before(key), out),
             Work::Vouch | Work::Done => unreachable!("{ask:?} is not encoded here"),
         }
     }

@@ -30,7 +30,7 @@ pub enum Step {
     /// The script that writes the node marker: only if the present marker does not match.
     Mark,
     /// A script of ours without its arguments: it fails before it does anything, by an error of its
-    /// own. A user who may run no scripts gets another error.
+    /// own. A user who may run no scripts gets another error, and so does a node without Lua.
     Run,
     /// `SCRIPT LOAD`. If refused, the script is sent by its source.
     Load(ScriptName),
