@@ -4,6 +4,7 @@
 mod answers;
 mod clocks;
 mod failover;
+mod failovers;
 mod fencing;
 mod forgetting;
 mod fork;
