@@ -216,16 +216,16 @@ fn length(default: u64) -> Duration {
 }
 
 #[test]
-#[ignore = "takes two minutes: cargo test --all-features --test servers failovers -- --ignored"]
+#[ignore = "needs minutes: cargo test --all-features --test servers failovers -- --ignored"]
 fn locks_that_replicas_confirm_have_one_holder_over_failovers() {
-    let (overlaps, had) = play(2, length(80));
+    let (overlaps, had) = play(2, length(45));
     assert_eq!(overlaps, 0);
     assert!(had > 4);
 }
 
 /// The hazard, so that it is known that the other test would see it.
 #[test]
-#[ignore = "takes a minute: cargo test --all-features --test servers failovers -- --ignored"]
+#[ignore = "needs minutes: cargo test --all-features --test servers failovers -- --ignored"]
 fn locks_that_no_replica_confirms_have_two_holders_after_some_failover() {
     let (overlaps, _) = play(0, length(0));
     assert!(overlaps > 0);
