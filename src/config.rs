@@ -203,9 +203,9 @@ impl Config {
     }
 
     /// Counts a grant or an extend of a node only if this many of its replicas have it, too: for
-    /// nodes with a failover, such as one master with replicas. All replicas that may be promoted
-    /// have to be counted, and each has to follow the master itself, not another replica. 0 unless
-    /// set.
+    /// nodes with a failover, such as one master with replicas. All replicas have to be counted,
+    /// and each has to follow the master itself, not another replica. Before another server becomes
+    /// a replica, every client needs the greater count. 0 unless set.
     ///
     /// A master that is cut off goes on answering, and its holder would extend the lock there,
     /// while another client gets it from the promoted replica. With this, the master cannot
@@ -214,7 +214,9 @@ impl Config {
     /// not before the old master is back. Each grant takes one more round trip, from the master to
     /// its replicas. docs/safety.md has the argument.
     ///
-    /// It needs the restart guard [`On`](RestartGuard::On) and the node marker.
+    /// The node confirms one grant of a client after another, so many at once are slower. It needs
+    /// the restart guard [`On`](RestartGuard::On), the node marker, and a node timeout of 200 ms at
+    /// least.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> Config {
         self.settings.replicas = count;

@@ -24,6 +24,10 @@ pub const LONGEST_KEY: usize = 64 * 1024;
 /// timeout costs time only while a majority is frozen. docs/performance.md has the figures.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// The shortest node timeout with replicas. A node that waits for its replicas in vain answers up
+/// to 100 ms late, because an idle server looks at such times ten times a second.
+const SHORTEST_WITH_REPLICAS: Duration = Duration::from_millis(200);
+
 /// The longest pause before the nodes are asked again for an extend that failed.
 const LONGEST_EXTEND_PAUSE: Duration = Duration::from_millis(50);
 
@@ -324,6 +328,14 @@ impl Settings {
             self.restart_guard == RestartGuard::On && self.wanted_marker().is_some();
         if self.replicas > 0 && !sees_promotions {
             return Err(ConfigError::Replicas);
+        }
+        if self.replicas > 0 && self.node_timeout < SHORTEST_WITH_REPLICAS {
+            let (name, given) = ("node_timeout", self.node_timeout);
+            return Err(ConfigError::Setting {
+                name,
+                given,
+                must: "200 ms at least with replicas",
+            });
         }
         self.validate_times()
     }

@@ -24,7 +24,9 @@ fn world(nodes: usize, clients: usize) -> World {
     let mut world = World::new(nodes);
     set_all(&mut world, 2);
     for _ in 0..clients {
-        world.client_with(|settings| settings.replicas = 2);
+        world.client_with(|settings| {
+            (settings.replicas, settings.node_timeout) = (2, millis(200));
+        });
     }
     world
 }
@@ -176,7 +178,7 @@ fn connection_that_is_lost_before_the_replicas_confirmed_gives_no_grant() {
 }
 
 #[test]
-fn replicas_without_the_restart_guard_are_refused() {
+fn replicas_without_the_restart_guard_or_with_a_short_node_timeout_are_refused() {
     let mut settings = Settings::new(vec![NodeSettings::new("n0")]);
     settings.replicas = 1;
     assert_eq!(settings.validate(), Ok(()));
@@ -185,6 +187,9 @@ fn replicas_without_the_restart_guard_are_refused() {
         assert_eq!(settings.validate(), Err(ConfigError::Replicas));
     }
     settings.restart_guard = RestartGuard::On;
+    settings.node_timeout = millis(199);
+    assert!(matches!(settings.validate(), Err(ConfigError::Setting { name: "node_timeout", .. })));
+    settings.node_timeout = millis(200);
     settings.node_marker = "".into();
     assert_eq!(settings.validate(), Err(ConfigError::Replicas));
 }
