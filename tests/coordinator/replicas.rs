@@ -1,7 +1,7 @@
 //! Grants that the replicas of a node have to confirm: `Config::replicas`.
 
 use redlatch::proto::{Coordinator, NodeSettings, Settings};
-use redlatch::testing::master::{Restart, Trouble};
+use redlatch::testing::master::{Flavor, Restart, Trouble};
 use redlatch::{ConfigError, KeySet, Lock, LockOptions, RestartGuard};
 
 use super::line_world::{KEY, World};
@@ -136,6 +136,38 @@ fn each_kind_of_grant_counts_only_with_its_replicas() {
             let done = world.done[asking].pop().expect("it has ended").result;
             assert_eq!(done.is_ok(), replicas == 2, "{name} with {replicas}: {done:?}");
         }
+    }
+}
+
+/// A node that runs no scripts extends and adopts by a command whose answer says what was there.
+#[test]
+fn grant_of_a_node_without_scripts_counts_only_with_its_replicas() {
+    for replicas in [2, 1] {
+        let mut world = World::new(1);
+        let set = |world: &mut World, count| {
+            set_all(world, count);
+            world.master_mut(0).suffer(Trouble::NoLua);
+        };
+        world.master_mut(0).set_flavor(Flavor::Valkey90);
+        set(&mut world, 2);
+        for _ in 0..2 {
+            world.client_with(|settings| {
+                (settings.replicas, settings.node_timeout) = (2, millis(200));
+            });
+        }
+        let lock = world.acquire(0, TTL);
+        set(&mut world, replicas);
+        world.call(0, |core, now| core.extend(&lock, TTL, 1, now)).expect("it is held");
+        world.settle();
+        world.pass(TTL / 2);
+        let extended = world.done[0].pop().is_some_and(|done| done.result.is_ok());
+        assert_eq!(extended, replicas == 2, "extend with {replicas}");
+        let options = LockOptions::new(TTL);
+        world.call(1, |core, now| core.adopt(KEY, lock.token(), options, 1, now)).expect("a token");
+        world.settle();
+        world.pass(TTL);
+        let adopted = world.done[1].pop().is_some_and(|done| done.result.is_ok());
+        assert_eq!(adopted, replicas == 2, "adopt with {replicas}");
     }
 }
 

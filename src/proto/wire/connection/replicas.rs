@@ -98,13 +98,13 @@ impl Confirmation {
     }
 }
 
-/// The answer, with a failure in the place of a grant.
+/// The answer, with a failure in the place of a grant. The answer to a command that compares and
+/// sets is read as "held": it may be a grant, which only the record can say.
 fn unless_granted(answer: Incoming) -> Incoming {
-    let refused = |reply| match reply {
-        NodeReply::Granted => NodeReply::Failed(NodeError::NoReplicas),
-        reply => reply,
-    };
+    let failed = NodeReply::Failed(NodeError::NoReplicas);
+    let refused = |reply| if reply == NodeReply::Granted { failed } else { reply };
     match answer {
+        Incoming::Lock(ask, NodeReply::Held) if ask.is_replacement() => Incoming::Lock(ask, failed),
         Incoming::Lock(ask, reply) => Incoming::Lock(ask, refused(reply)),
         Incoming::Task(task, TaskAnswer::Extended(form, reply)) => {
             Incoming::Task(task, TaskAnswer::Extended(form, refused(reply)))
