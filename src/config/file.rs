@@ -141,7 +141,8 @@ impl ConfigFile {
     /// | `REDLATCH_TTL`, `REDLATCH_WAIT`, `REDLATCH_MAX_TTL` | durations, such as `500ms` |
     /// | `REDLATCH_NODE_TIMEOUT`, `REDLATCH_CONNECT_TIMEOUT` | the same |
     /// | `REDLATCH_NO_RESTART_GUARD`, `REDLATCH_PERSISTENT_NODES` | `true` or `false` |
-    /// | `REDLATCH_CHECK_MEMBERS` | the same |
+    /// | `REDLATCH_REPLICAS` | a whole number |
+    /// | `REDLATCH_CHECK_MEMBERS` | `true` or `false` |
     ///
     /// # Errors
     /// A variable that cannot be read, by its name.

@@ -301,3 +301,37 @@ fn help_names_the_variable_of_every_flag_and_no_value() {
         assert!(help.contains("[env: REDLATCH_CONNECT_TIMEOUT]"), "{verb}: {help}");
     }
 }
+
+/// Where replicas are to confirm a grant, a server without any grants nothing: so the number has
+/// reached the client from each of these places.
+#[test]
+fn replicas_are_counted_wherever_their_number_is_given() {
+    let fleet = Fleet::start(1);
+    let file = |text: &str, name: &str| file(&fleet, name, text);
+    let servers = format!("servers = {}\nmax_ttl = \"500ms\"\nttl = \"400ms\"\n", list_of(&fleet));
+    let (plain, counted) =
+        (file(&servers, "plain.toml"), file(&format!("{servers}replicas = 1\n"), "counted.toml"));
+    let acquire = |config: &str, words: &[&str], variable: Option<&str>| {
+        let mut command = tool(&["acquire", "--node-timeout", "500ms"]);
+        command.env("REDLATCH_CONFIG", config).args(words);
+        run(command.envs(variable.map(|count| ("REDLATCH_REPLICAS", count))))
+    };
+    // So that the new server is in no quarantine.
+    eventually(LIMIT, "the server is vouched for", || {
+        let mut command = tool(&["init", "--yes", "--json", "--node-timeout", NODE_TIMEOUT]);
+        let ended = run(command.env("REDLATCH_CONFIG", &plain)).with_code(0);
+        ended.json()["vouched"].as_array().is_some_and(|nodes| nodes.len() == 1)
+    });
+    acquire(&plain, &["-w", "20s", "a"], None).with_code(0);
+    for (config, words, variable) in [
+        (&counted, &["-n", "b"][..], None),
+        (&plain, &["-n", "--replicas", "1", "c"], None),
+        (&plain, &["-n", "d"], Some("1")),
+    ] {
+        let ended = acquire(config, words, variable).with_code(69);
+        assert!(ended.errors.contains("has too few replicas"), "{ended:?}");
+    }
+    acquire(&counted, &["-w", "20s", "--replicas", "0", "e"], None).with_code(0);
+    let refused = acquire(&counted, &["--node-timeout", "50ms", "f"], None).with_code(125);
+    assert!(refused.errors.contains("200 ms at least with replicas"), "{refused:?}");
+}

@@ -54,6 +54,18 @@ fn variables_make_a_configuration() {
 }
 
 #[test]
+fn number_of_replicas_is_read_from_a_variable_and_a_file() {
+    let file = ConfigFile { replicas: Some(3), ..ConfigFile::default() };
+    for (set, expected) in [(&[][..], 3), (&[("REDLATCH_REPLICAS", "2")][..], 2)] {
+        let set = [&[("REDLATCH_SERVERS", "h:1")], set].concat();
+        let config = Config::try_from(variables(&set).unwrap().or(file.clone())).unwrap();
+        assert_eq!(config.get_settings().replicas, expected);
+    }
+    let error = variables(&[("REDLATCH_REPLICAS", "two")]).unwrap_err().to_string();
+    assert_eq!(error, "REDLATCH_REPLICAS: it is not a whole number");
+}
+
+#[test]
 fn empty_variable_counts_as_unset() {
     let names = ["REDLATCH_SERVERS", "REDLATCH_OWNER", "REDLATCH_NODE_TIMEOUT", "REDISCLI_AUTH"];
     let empty: Vec<_> = names.iter().map(|name| (*name, "")).collect();

@@ -67,7 +67,7 @@ impl Confirmation {
         self.answer.is_some()
     }
 
-    /// Takes the answer to the oldest question. Returns it if nobody has to confirm it.
+    /// Takes the answer to the oldest question. Returns it if no replica has to confirm it.
     pub fn keep(&mut self, ask: Option<&Ask>, answer: Incoming) -> Option<Incoming> {
         if self.replicas > 0 && ask.is_some_and(|ask| ask.is_confirmed_by_replicas()) {
             self.answer = Some(answer);
@@ -113,5 +113,40 @@ fn unless_granted(answer: Incoming) -> Incoming {
             Incoming::Task(task, TaskAnswer::ExtendedAll(form, refused(reply), key))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::ids::{RecordId, TaskId};
+    use crate::proto::wire::ask::{Encoding, Kind, LockAsk, Names, NodeAsk, TaskAsk};
+    use crate::proto::wire::command::Form;
+
+    fn asked(ask: Ask) -> String {
+        let mut out = BytesMut::new();
+        let confirmation = Confirmation::new(3, Duration::from_millis(125));
+        confirmation.encode_after(&ask, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn what_may_grant_is_followed_by_a_message_and_a_question_about_all_replicas() {
+        let lock = |kind| {
+            let sent = Encoding { form: None, names: Names::Key };
+            asked(Ask::Lock(LockAsk { record: RecordId::of(0), round: 0, kind, sent }))
+        };
+        let about_replicas = "*3\r\n$7\r\nPUBLISH\r\n$17\r\nredlatch:replicas\r\n$0\r\n\r\n\
+                              *3\r\n$4\r\nWAIT\r\n$1\r\n3\r\n$3\r\n125\r\n";
+        for kind in [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Adopt] {
+            assert_eq!(lock(kind), about_replicas, "{kind:?}");
+        }
+        assert_eq!([Kind::WriteBack, Kind::Claim].map(lock), [about_replicas; 2]);
+        assert_eq!([Kind::Join, Kind::Release, Kind::Exists].map(lock), [""; 3]);
+        let task = |kind| asked(Ask::Task(TaskId::of(0), kind));
+        let extends = [TaskAsk::Extend(Form::Sha), TaskAsk::ExtendAll(Form::Sha)];
+        assert_eq!(extends.map(task), [about_replicas; 2]);
+        assert_eq!([TaskAsk::Delete, TaskAsk::Vouch].map(task), [""; 2]);
+        assert_eq!(asked(Ask::Node(NodeAsk::Mark)), "");
     }
 }
