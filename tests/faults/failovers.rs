@@ -28,7 +28,7 @@ enum Fault {
 
 const FAULTS: [Fault; 4] = [Fault::CutOff, Fault::StoppedAndCutOff, Fault::Stopped, Fault::Killed];
 
-/// From when until when somebody believed in the lock, on the clock of this process.
+/// When a client began to believe in the lock, and until when, on the clock of this process.
 type Belief = (Instant, Instant);
 
 /// What the clients share.
@@ -100,8 +100,7 @@ impl Failovers {
         let mut failovers = Failovers { fleet, sentinels, master: 0 };
         (0..SERVERS).for_each(|server| failovers.keep_out_strangers(server));
         failovers.wait_for_replicas();
-        // A Sentinel that does not know the replicas yet has nobody to promote.
-        std::thread::sleep(12 * SECOND);
+        failovers.sentinels.wait_until_they_know(SERVERS - 1);
         failovers
     }
 
@@ -231,7 +230,7 @@ fn locks_that_replicas_confirm_have_one_holder_over_failovers() {
 #[test]
 #[ignore = "needs minutes: cargo test --all-features --test servers failovers -- --ignored"]
 fn locks_that_no_replica_confirms_have_two_holders_after_some_failover() {
-    // Not in each failover somebody holds the lock for long enough.
+    // In some failovers nobody holds the lock for long enough to be seen beside another holder.
     let (overlaps, _) = play(0, length(200));
     assert!(overlaps > 0);
 }

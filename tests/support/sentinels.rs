@@ -43,14 +43,21 @@ impl Sentinels {
     #[track_caller]
     pub fn start(count: usize, master: &Node, replicas: usize) -> Sentinels {
         let sentinels = Sentinels::with(count, master.port(), None, |_, _| Vec::new());
-        for sentinel in &sentinels.sentinels {
+        sentinels.wait_until_they_know(replicas);
+        sentinels
+    }
+
+    /// Waits until the Sentinels know each other and as many replicas of the master. Before that
+    /// they can promote none.
+    #[track_caller]
+    pub fn wait_until_they_know(&self, replicas: usize) {
+        for sentinel in &self.sentinels {
             eventually(PATIENCE, "each Sentinel knows the others and the replicas", || {
                 let known = |name: &str| sentinel.know(name).and_then(|it| it.parse().ok());
-                known("num-other-sentinels") == Some(count - 1)
+                known("num-other-sentinels") == Some(self.sentinels.len() - 1)
                     && known("num-slaves") == Some(replicas)
             });
         }
-        sentinels
     }
 
     /// Starts Sentinels with more lines in the configuration of each, which may name files in its
