@@ -90,6 +90,20 @@ fn keep(net: &mut Net<Client>, client: usize, lock: &redlatch::proto::Lock, leng
     }
 }
 
+/// A list of one master, to which a second one is about to be added. A client of both holds the
+/// lock.
+fn about_to_grow() -> (Net<Client>, Changed, usize, redlatch::proto::Lock) {
+    let mut net = net(2);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let list = Changed::of(&net, &[0], 2);
+    pass_quarantine_of(&mut net, 1);
+    list.write(&mut net, 1, "learner", &[0]);
+    let holder = client(&mut net, &[0, 1]);
+    let lock = hold(&mut net, holder);
+    (net, list, holder, lock)
+}
+
 #[test]
 fn lock_is_kept_while_a_master_that_is_gone_is_replaced() {
     let mut net = net(4);
@@ -115,27 +129,14 @@ fn lock_is_kept_while_a_master_that_is_gone_is_replaced() {
 
 #[test]
 fn lock_of_a_list_of_one_is_kept_while_a_second_master_joins() {
-    let mut net = net(2);
-    let first = client(&mut net, &[0]);
-    lock_once(&mut net, first);
-    let mut list = Changed::of(&net, &[0], 2);
-    pass_quarantine_of(&mut net, 1);
-    list.write(&mut net, 1, "learner", &[0]);
-    let holder = client(&mut net, &[0, 1]);
-    let lock = hold(&mut net, holder);
+    let (mut net, mut list, holder, lock) = about_to_grow();
     list.tell(&mut net, &[1, 0], &[0, 1]);
     keep(&mut net, holder, &lock, WAIT);
 }
 
 #[test]
 fn lock_whose_keys_were_deleted_is_lost_after_all_masters_were_replaced() {
-    let mut net = net(2);
-    let first = client(&mut net, &[0]);
-    lock_once(&mut net, first);
-    let mut list = Changed::of(&net, &[0], 2);
-    pass_quarantine_of(&mut net, 1);
-    let holder = client(&mut net, &[0, 1]);
-    let lock = hold(&mut net, holder);
+    let (mut net, mut list, holder, lock) = about_to_grow();
     list.tell(&mut net, &[1, 0], &[0, 1]);
     keep(&mut net, holder, &lock, WAIT);
     list.tell(&mut net, &[1, 0], &[1]);
@@ -332,11 +333,15 @@ fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
     let _ = lock;
 }
 
-/// Takes the lock with a fencing number, gives it back, and returns the number.
-#[track_caller]
-fn number(net: &mut Net<Client>, client: usize) -> u64 {
+/// The client asks for the lock with a fencing number.
+fn ask_fenced(net: &mut Net<Client>, client: usize) {
     let (now, options) = (net.now(), LockOptions::once(TTL).fenced());
     net.client_mut(client).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+}
+
+/// The client gets the lock that it asked for, gives it back, and returns its number.
+#[track_caller]
+fn number_of_lock(net: &mut Net<Client>, client: usize) -> u64 {
     net.pass(millis(500));
     let Some(Ok(Outcome::Acquired(lock))) = result(net, client) else { panic!("it is free") };
     let (now, fence) = (net.now(), lock.fence().expect("it was asked for"));
@@ -344,6 +349,12 @@ fn number(net: &mut Net<Client>, client: usize) -> u64 {
     net.pass(millis(100));
     assert!(matches!(result(net, client), Some(Ok(Outcome::Released(_)))));
     fence
+}
+
+#[track_caller]
+fn number(net: &mut Net<Client>, client: usize) -> u64 {
+    ask_fenced(net, client);
+    number_of_lock(net, client)
 }
 
 const COUNTER: &[u8] = b"redlatch:fence:{k}";
@@ -392,14 +403,9 @@ fn fencing_number_grows_over_a_lock_that_was_granted_by_the_list_before() {
     net.pass(millis(6000));
     number(&mut net, first);
     let missed = net.master(2).get(net.now(), 0, COUNTER).expect("it counts").to_vec();
-    let (now, options) = (net.now(), LockOptions::once(TTL).fenced());
-    net.client_mut(late).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+    ask_fenced(&mut net, late);
     net.resume(late);
-    net.pass(millis(500));
-    let Some(Ok(Outcome::Acquired(lock))) = result(&mut net, late) else { panic!("it is free") };
-    let (now, last) = (net.now(), lock.fence().expect("it was asked for"));
-    net.client_mut(late).core.release(lock, 0, now);
-    net.pass(millis(100));
+    let last = number_of_lock(&mut net, late);
     let_it_miss(&mut net, 2, &missed);
     net.pass(WAIT);
     list.tell(&mut net, &[1, 2], &[2]);
@@ -410,13 +416,7 @@ fn fencing_number_grows_over_a_lock_that_was_granted_by_the_list_before() {
 
 #[test]
 fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() {
-    let mut net = net(2);
-    let first = client(&mut net, &[0]);
-    lock_once(&mut net, first);
-    let mut list = Changed::of(&net, &[0], 2);
-    pass_quarantine_of(&mut net, 1);
-    let holder = client(&mut net, &[0, 1]);
-    let lock = hold(&mut net, holder);
+    let (mut net, mut list, holder, lock) = about_to_grow();
     list.tell(&mut net, &[1, 0], &[0, 1]);
     // A waiter that followed before the holder did.
     net.command(1, &[b"SET", KEY, b"of another", b"PX", b"5500"]);
@@ -433,13 +433,7 @@ fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() 
 #[test]
 fn lock_is_kept_while_another_client_waits_for_it_and_a_second_master_joins() {
     for later in 0..6 {
-        let mut net = net(2);
-        let first = client(&mut net, &[0]);
-        lock_once(&mut net, first);
-        let mut list = Changed::of(&net, &[0], 2);
-        pass_quarantine_of(&mut net, 1);
-        let holder = client(&mut net, &[0, 1]);
-        let lock = hold(&mut net, holder);
+        let (mut net, mut list, holder, lock) = about_to_grow();
         // So the waiter reads the list before the holder in some runs, and after it in others.
         net.pass(millis(later * 1000));
         let waiter = client(&mut net, &[0, 1]);
