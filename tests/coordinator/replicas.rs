@@ -139,6 +139,24 @@ fn each_kind_of_grant_counts_only_with_its_replicas() {
     }
 }
 
+/// The extend is asked for again until the deadline, so its last answer need not be there.
+#[test]
+fn lost_lock_and_the_states_of_the_nodes_name_missing_replicas_until_they_are_back() {
+    let mut world = world(1, 1);
+    let lock = world.acquire(0, TTL);
+    set_all(&mut world, 1);
+    world.call(0, |core, now| core.extend(&lock, TTL, 1, now)).expect("it is held");
+    world.settle();
+    world.pass(TTL);
+    let error = world.error(0);
+    assert!(error.to_string().contains("has too few replicas"), "{error}");
+    let state = |world: &World| world.core(0).report_node_states(world.now()).nodes[0].reply;
+    assert_eq!(state(&world), NodeReply::Failed(NodeError::NoReplicas));
+    set_all(&mut world, 2);
+    assert!(attempt(&mut world, 0, LockOptions::once(TTL)).is_ok());
+    assert_eq!(state(&world), NodeReply::NotAsked);
+}
+
 /// A node that runs no scripts extends and adopts by a command whose answer says what was there.
 #[test]
 fn grant_of_a_node_without_scripts_counts_only_with_its_replicas() {

@@ -318,7 +318,7 @@ impl Cluster {
     ) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
             let reply = match self.voters.contains(node) {
-                true => reply(node),
+                true => self.with_cause(node, reply(node)),
                 false => NodeReply::Failed(self.last_error(node)),
             };
             let detail = self.detail(node, reply, now);
@@ -335,7 +335,22 @@ impl Cluster {
         })
     }
 
-    /// A report of what keeps each node from being asked.
+    /// A node that does not answer in time may wait for replicas in vain.
+    fn with_cause(&self, node: NodeId, reply: NodeReply) -> NodeReply {
+        match reply {
+            NodeReply::Nothing | NodeReply::NotAsked if self.lacks_replicas(node) => {
+                NodeReply::Failed(NodeError::NoReplicas)
+            }
+            reply => reply,
+        }
+    }
+
+    /// Whether the last grant of the node was not confirmed by its replicas.
+    pub fn lacks_replicas(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].connection.lacks_replicas()
+    }
+
+    /// A report of what keeps each node from being asked, or its answers from counting.
     pub fn report_node_states(&self, now: Instant) -> Box<Report> {
         let reply =
             |node| self.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::NotAsked);

@@ -183,6 +183,11 @@ impl Connection {
         self.confirmation = Confirmation::new(replicas, patience);
     }
 
+    /// Whether the last grant was not confirmed by all replicas that are required.
+    pub fn lacks_replicas(&self) -> bool {
+        self.confirmation.lacks_replicas()
+    }
+
     /// From now on, no error that repeats this secret is kept.
     pub fn hide(&mut self, secret: Option<Secret>) {
         self.secret = secret;

@@ -288,12 +288,10 @@ impl Locks {
         self.cluster.may_ask(node).err().or_else(refuses)
     }
 
-    /// Whether the last claim had no vote of the node because too few replicas have the key.
+    /// Whether the node had no vote in the last claim because too few replicas have the key.
     fn lacked_replicas(&self, id: RecordId, node: NodeId) -> Option<NodeError> {
-        let round = &self.records.get(id).round;
-        let cause = NodeError::NoReplicas;
-        let lacked = round.reply_of(node) == NodeReply::Failed(cause);
-        (round.purpose == Purpose::Claim && lacked).then_some(cause)
+        let claimed = self.records.get(id).round.purpose == Purpose::Claim;
+        (claimed && self.cluster.lacks_replicas(node)).then_some(NodeError::NoReplicas)
     }
 
     /// The error of a waiter in line that gives up, or whose time to wait is over.

@@ -33,6 +33,8 @@ pub(super) struct Confirmation {
     answer: Option<Incoming>,
     /// Whether the node has executed `PUBLISH`, once it has answered that.
     published: Option<bool>,
+    /// Whether the replicas did not confirm the last question that they were to confirm.
+    lacks: bool,
 }
 
 /// A reply that the command cannot have.
@@ -47,7 +49,7 @@ impl Confirmation {
 
     /// Forgets what was read on a connection that is gone.
     pub fn reset(&mut self) {
-        (self.answer, self.published) = (None, None);
+        (self.answer, self.published, self.lacks) = (None, None, false);
     }
 
     /// Asks the node about its replicas, after the question.
@@ -65,6 +67,11 @@ impl Confirmation {
     #[inline]
     pub fn is_going_on(&self) -> bool {
         self.answer.is_some()
+    }
+
+    /// Whether the replicas did not confirm the last question that they were to confirm.
+    pub fn lacks_replicas(&self) -> bool {
+        self.lacks
     }
 
     /// Takes the answer to the oldest question. Returns it if no replica has to confirm it.
@@ -93,6 +100,7 @@ impl Confirmation {
             return Ok(None);
         };
         let confirmed = published && count.is_some_and(|it| it >= i64::from(self.replicas));
+        self.lacks = !confirmed;
         let answer = self.answer.take();
         Ok(answer.map(|answer| if confirmed { answer } else { unless_granted(answer) }))
     }
