@@ -42,7 +42,7 @@ fn role(subject: &Subject, how: &Use) -> Finding {
     }
     let counted = i64::from(how.replicas);
     if counted > 0 {
-        return confirmed_by(replicas, counted);
+        return confirmed_by(replicas, counted, silent_replicas(subject));
     }
     if replicas > 0 {
         return Finding::warn(
@@ -61,14 +61,31 @@ fn plural(replicas: i64) -> String {
     format!("{replicas} {}", if replicas == 1 { "replica" } else { "replicas" })
 }
 
+/// How many replicas the master has not heard for some seconds; each reports every second.
+fn silent_replicas(subject: &Subject) -> usize {
+    const LONGEST_LAG: u64 = 3;
+    let replica = |number| subject.seen.info(&format!("slave{number}"));
+    let lag = |text: &str| text.split(',').find_map(|it| it.strip_prefix("lag=")?.parse().ok());
+    let is_silent = |text: &&str| lag(text).is_some_and(|lag: u64| lag > LONGEST_LAG);
+    (0..).map_while(replica).filter(is_silent).count()
+}
+
 /// Compares how many replicas a master has with how many have to confirm each grant.
-fn confirmed_by(replicas: i64, counted: i64) -> Finding {
+fn confirmed_by(replicas: i64, counted: i64, silent: usize) -> Finding {
     const NAME: &str = "role";
     let has = format!("it has {}, and --replicas is {counted}", plural(replicas));
     match replicas.cmp(&counted) {
         Ordering::Less => Finding::fail(
             NAME,
             format!("{has}: it grants nothing until the others follow it. Start them"),
+        ),
+        Ordering::Equal if silent > 0 => Finding::fail(
+            NAME,
+            format!(
+                "it has not heard {} for some seconds, and grants nothing until each answers: it \
+                 may be frozen, or cut off",
+                plural(silent as i64)
+            ),
         ),
         Ordering::Equal => {
             Finding::ok(NAME, format!("a master whose {} confirm each grant", plural(replicas)))
@@ -292,15 +309,21 @@ mod tests {
         assert_eq!(with(&promoted, true, "role").0, Ok, "its marker is old");
         assert_eq!(with(&promoted, false, "role").0, Warn);
         assert_eq!(with(&[("connected_slaves", "1")], true, "role").0, Warn);
-        let confirmed = |connected: &str| {
+        let confirmed = |connected: &str, frozen: bool| {
             let mut subject = node("a");
             subject.seen.info.insert("connected_slaves".into(), connected.into());
+            for (number, lag) in [("slave0", 0), ("slave1", if frozen { 9 } else { 1 })] {
+                let text = format!("ip=h,port=7,state=online,offset=70,lag={lag}");
+                subject.seen.info.insert(number.into(), text);
+            }
             worst_of(&checks(&subject, &Use { replicas: 2, ..using() }), "role")
         };
-        assert_eq!(confirmed("2").0, Ok);
-        let (level, detail) = confirmed("1");
+        assert_eq!(confirmed("2", false).0, Ok);
+        let (level, detail) = confirmed("2", true);
+        assert!(level == Fail && detail.contains("has not heard 1 replica"), "{detail}");
+        let (level, detail) = confirmed("1", false);
         assert!(level == Fail && detail.contains("grants nothing"), "{detail}");
-        let (level, detail) = confirmed("3");
+        let (level, detail) = confirmed("3", false);
         assert!(level == Fail && detail.contains("--replicas 3"), "{detail}");
         assert_eq!(with(&[("cluster_enabled", "1")], true, "cluster").0, Fail);
         assert_eq!(with(&[("loading", "1")], true, "loading").0, Fail);
