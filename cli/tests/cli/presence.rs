@@ -135,14 +135,14 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     tool.end(LIMIT).with_code(0);
     assert!(!ready.exists());
 
-    // The ready file is removed when the loss is known, while CMD still runs.
-    let script = "trap '' TERM; until [ -e gone ]; do sleep 0.01; done; sleep 60";
+    // The ready file is removed when the loss is known, while CMD still runs: CMD itself sees it go.
+    let script = "trap '' TERM; until [ -e ready ]; do sleep 0.01; done; echo > started; \
+                  while [ -e ready ]; do sleep 0.01; done; echo > seen; sleep 60";
     let flags = ["--ready-file", "ready", "-t", "6s"];
-    let mut tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
-    desk.wait_for("ready");
+    let tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("started");
     fleet.command(&["SET", "key", "another's"]);
-    eventually(LIMIT, "the file is removed", || !ready.exists());
-    assert!(!tool.try_reap(), "the file was there until the end");
+    desk.wait_for("seen");
     tool.end(LIMIT).with_code(124);
     assert!(!ready.exists());
 }
