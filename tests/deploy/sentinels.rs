@@ -103,6 +103,7 @@ fn sentinel_url_leads_to_the_new_master_after_the_death_of_the_old_one() {
     let urls = [sentinels.url(), fleet[2].url(), fleet[3].url()];
     let config = Config::new(&urls).expect("good addresses");
     let client = ready(config.max_ttl(MAX_TTL).node_timeout(3 * SECOND));
+    sentinels.watch_closely();
     fleet[0].kill();
     let (start, mut locks) = (Instant::now(), 0);
     eventually(60 * SECOND, "the promoted server has the keys of new locks", || {

@@ -101,6 +101,7 @@ impl Failovers {
         (0..SERVERS).for_each(|server| failovers.keep_out_strangers(server));
         failovers.wait_for_replicas();
         failovers.sentinels.wait_until_they_know(SERVERS - 1);
+        failovers.sentinels.watch_closely();
         failovers
     }
 

@@ -80,7 +80,7 @@ impl Sentinels {
                 "protected-mode no".to_owned(),
                 format!("dir {}", directory.display()),
                 format!("sentinel monitor {MASTER} 127.0.0.1 {master} {quorum}"),
-                format!("sentinel down-after-milliseconds {MASTER} 500"),
+                format!("sentinel down-after-milliseconds {MASTER} 60000"),
                 format!("sentinel failover-timeout {MASTER} 5000"),
             ];
             conf.extend(password.map(|password| format!("requirepass \"{password}\"")));
@@ -93,6 +93,16 @@ impl Sentinels {
             all.sentinels.push(Sentinel::start(&directory, &conf.join("\n"), port, password));
         }
         all
+    }
+
+    /// From now on, a master that is silent for half a second is taken for dead. Before that a stall
+    /// of the machine leads to no failover.
+    #[track_caller]
+    pub fn watch_closely(&self) {
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds", "500"];
+            assert!(sentinel.ask(&set).is_some_and(|it| it.is_ok()), "a Sentinel refuses {set:?}");
+        }
     }
 
     /// `redis+sentinel://127.0.0.1:PORT,.../orders`
