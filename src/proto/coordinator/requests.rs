@@ -14,6 +14,7 @@ use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
+use crate::proto::locks::owners::OwnerId;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::task::delete::SeenValues;
 use crate::proto::locks::task::extend::TokenExtend;
@@ -23,6 +24,16 @@ use crate::proto::settings::RestartGuard;
 use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
+    /// The number of an owner for the options of single requests
+    /// ([`LockOptions::owned_by`](LockOptions::owned_by)): the same number for the same text.
+    ///
+    /// # Errors
+    /// If tokens cannot name the owner, or the client has named too many others.
+    #[doc(hidden)]
+    pub fn owner_id(&mut self, owner: &str) -> Result<OwnerId, ConfigError> {
+        self.locks.ops_mut().owners.id_of(owner)
+    }
+
     /// Asks for one lock on these keys, one or several: all of them or none. There is one attempt,
     /// and further ones whenever the keys may be free, until the wait of the options is over.
     ///
@@ -54,13 +65,13 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options;
+        let LockOptions { ttl, auto_extend, fenced, owner, .. } = options;
         let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
             self.check_fence()?;
         }
         let give_up_at = options.give_up_at(now);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced, data };
+        let params = AcquireParams { ttl, give_up_at, auto_extend, fenced, owner, data };
         match keys {
             KeysRef::One(key) => self.begin_acquire(key, params, now),
             KeysRef::Several(keys) => self.begin_acquire_all(keys, params, now),
@@ -269,9 +280,8 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let options = options.into();
         options.check_adopt()?;
-        let LockOptions { ttl, auto_extend, .. } = options;
         let named = keys.named()?;
-        let result = self.locks.adopt(named.borrowed(), token, ttl, auto_extend, data, now);
+        let result = self.locks.adopt(named.borrowed(), token, options, data, now);
         self.act(now);
         result
     }
