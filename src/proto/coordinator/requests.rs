@@ -19,7 +19,9 @@ use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::task::delete::SeenValues;
 use crate::proto::locks::task::extend::TokenExtend;
 use crate::proto::locks::task::inspect::Inspecting;
+use crate::proto::locks::task::note::NoteText;
 use crate::proto::locks::task::tasks::Work;
+use crate::proto::own_keys::Note;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::{Instant, Ttl};
 
@@ -343,6 +345,45 @@ impl Coordinator {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let work = Work::Inspect(Inspecting::new(key, self.locks.cluster(), now));
+        self.begin_task(KeysRef::One(key), work, data, now)
+    }
+
+    /// Writes a note beside a lock's key, for `ttl`, on every node that can be asked. The request
+    /// ends as [`Outcome::Noted`](crate::Outcome::Noted) when these nodes have answered, or at the
+    /// node timeout, however many accepted. The text has 160 bytes at most: no reader sees more.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key or ttl, or [`Error::Busy`].
+    #[doc(hidden)]
+    pub fn write_note(
+        &mut self,
+        key: &[u8],
+        note: Note,
+        text: &[u8],
+        ttl: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        // A note may outlive its lock, so `max_ttl` does not bound it.
+        let work = Work::WriteNote(NoteText::new(note, text, Ttl::new(ttl, Duration::MAX)?));
+        self.begin_task(KeysRef::One(key), work, data, now)
+    }
+
+    /// Reads a note beside a lock's key on every node, as [`inspect`](Coordinator::inspect) reads a
+    /// key. The key of the [`Inspection`] is that of the note, as it is sent.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    #[doc(hidden)]
+    pub fn read_note(
+        &mut self,
+        key: &[u8],
+        note: Note,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let sent = [self.settings().key_prefix.as_bytes(), key].concat();
+        let work = Work::Inspect(Inspecting::of_note(note, &sent, self.locks.cluster(), now));
         self.begin_task(KeysRef::One(key), work, data, now)
     }
 
