@@ -323,7 +323,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         13 => task(TaskAsk::Delete),
         14 => task(TaskAsk::DeleteSeen),
         15 => task([TaskAsk::Extend(form), TaskAsk::ExtendAll(form)][number as usize % 2]),
-        16 => task(TaskAsk::Vouch),
+        16 => task([TaskAsk::Vouch, TaskAsk::WriteNote][number as usize % 2]),
         17 => Ask::Node(NodeAsk::Probe(choices.one_of(&[Step::Time, Step::Marker, Step::Info]))),
         18 => Ask::Node(NodeAsk::Kill),
         19 => Ask::Node(NodeAsk::Caching),

@@ -9,7 +9,9 @@
 //! Then the hostile node may refuse what it has granted, send garbage and hang up, but it never
 //! reports a grant that it has not made.
 
-use redlatch::proto::{AutoExtend, Completion, Instant, LockOptions, LockUpdateKind, Op, Outcome};
+use redlatch::proto::{
+    AutoExtend, Completion, Instant, LockOptions, LockUpdateKind, Note, Op, Outcome,
+};
 use redlatch::testing::net::Net;
 
 use crate::checker::Belief;
@@ -166,6 +168,8 @@ impl World {
             (0, _) => core.inspect(KEYS[key], serial, now),
             (1, Some((key, token))) => core.extend_token(KEYS[key], token, ttl, serial, now),
             (2, Some((key, token))) => core.release_token(KEYS[key], token, serial, now),
+            (1, None) => core.write_note(KEYS[key], Note::Leader, b"text", ttl, serial, now),
+            (2, None) => core.read_note(KEYS[key], Note::Leader, serial, now),
             (3, _) => {
                 self.meddled[key] = true;
                 core.force_release(KEYS[key], serial, now)

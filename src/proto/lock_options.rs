@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::proto::error::ConfigError;
+use crate::proto::locks::owners::OwnerId;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::time::Instant;
 
@@ -37,6 +38,7 @@ pub struct LockOptions {
     wait: Wait,
     pub(crate) auto_extend: Option<AutoExtend>,
     pub(crate) fenced: bool,
+    pub(crate) owner: Option<OwnerId>,
 }
 
 /// How long an acquire waits.
@@ -52,7 +54,7 @@ impl LockOptions {
     /// `max_ttl` (60 s unless set) is refused: renew the lock for longer work.
     pub const fn new(ttl: Duration) -> LockOptions {
         let wait = Wait::For(DEFAULT_WAIT);
-        LockOptions { ttl, wait, auto_extend: None, fenced: false }
+        LockOptions { ttl, wait, auto_extend: None, fenced: false, owner: None }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
@@ -105,6 +107,15 @@ impl LockOptions {
     #[must_use]
     pub const fn fenced(mut self) -> LockOptions {
         self.fenced = true;
+        self
+    }
+
+    /// The tokens of the request name this owner in place of that of the settings
+    /// ([`Coordinator::owner_id`](crate::proto::Coordinator::owner_id)).
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn owned_by(mut self, owner: OwnerId) -> LockOptions {
+        self.owner = Some(owner);
         self
     }
 

@@ -57,7 +57,7 @@ pub use node_set::{MAX_NODES, NodeId, NodeSet};
 /// own to nodes. They are not part of the public interface, nor is the wire format.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use own_keys::{counter_key, line_key};
+pub use own_keys::{Note, counter_key, line_key};
 pub use quorum::majority;
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,

@@ -18,6 +18,30 @@ pub const LINE: [&[u8]; 2] = [b"redlatch:line:{", b"}"];
 /// What stands before and after a lock's key in the name of its fencing counter.
 pub const COUNTER: [&[u8]; 2] = [b"redlatch:fence:{", b"}"];
 
+/// A text that stands beside a lock's key and says something about it. No node decides by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// What the leader of an election says of itself.
+    Leader,
+    /// Asks the leader of an election to step down.
+    Resign,
+}
+
+impl Note {
+    /// What stands before a lock's key in the name of its note. After it stands a brace.
+    const fn beginning(self) -> &'static [u8] {
+        match self {
+            Note::Leader => b"redlatch:leader:{",
+            Note::Resign => b"redlatch:resign:{",
+        }
+    }
+
+    /// The note of a lock's key, as it is sent.
+    pub fn key(self, key: &[u8]) -> Vec<u8> {
+        [self.beginning(), key, b"}"].concat()
+    }
+}
+
 /// The line of a lock's key, as it is sent.
 pub fn line_key(key: &[u8]) -> Vec<u8> {
     [LINE[0], key, LINE[1]].concat()
@@ -86,7 +110,8 @@ mod tests {
     #[test]
     fn own_keys_of_a_key_have_its_hash_slot_and_are_reserved() {
         for key in [&b"job"[..], b"a:line", b"\0\r\n", b" "] {
-            for own in [line_key(key), counter_key(key)] {
+            let notes = [Note::Leader, Note::Resign].map(|note| note.key(key));
+            for own in [line_key(key), counter_key(key)].into_iter().chain(notes) {
                 assert_eq!(hash_tag(&own), hash_tag(key), "{}", own.escape_ascii());
                 assert!(ReservedKeys::new("", None).check(&own).is_err());
             }
@@ -95,10 +120,12 @@ mod tests {
 
     #[test]
     fn own_keys_of_different_keys_differ() {
-        let keys = [&b""[..], b"a", b"{a}", b"a}", b"{a", b"a{b}", b"line:{a}", b"fence:{a}"];
-        let own = keys.iter().flat_map(|key| [line_key(key), counter_key(key)]);
-        let different: std::collections::HashSet<Vec<u8>> = own.collect();
-        assert_eq!(different.len(), 2 * keys.len());
+        let keys = [&b""[..], b"a", b"{a}", b"a}", b"{a", b"a{b}", b"line:{a}", b"leader:{a}"];
+        let notes = |key| [Note::Leader, Note::Resign].map(|note| note.key(key));
+        let own = |key| [line_key(key), counter_key(key)].into_iter().chain(notes(key));
+        let different: std::collections::HashSet<Vec<u8>> =
+            keys.iter().flat_map(|key| own(key)).collect();
+        assert_eq!(different.len(), 4 * keys.len());
     }
 
     #[test]

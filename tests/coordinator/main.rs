@@ -44,6 +44,8 @@ mod lost_keys;
 mod marker;
 mod marker_probes;
 mod no_lua;
+mod notes;
+mod owners;
 mod pending_releases;
 mod persistent;
 mod quarantine;

@@ -1,7 +1,7 @@
 //! Keys whose names begin with `redlatch:` are the library's own. Every request about a lock
 //! refuses them, also if a part of this beginning comes from the key prefix.
 
-use redlatch::proto::KeySet;
+use redlatch::proto::{KeySet, Note};
 use redlatch::{ConfigError, Error, LockOptions, LockToken, Op};
 
 use crate::bench::{Bench, TTL};
@@ -26,6 +26,8 @@ fn requests(bench: &mut Bench, key: &str) -> Vec<(&'static str, Result<Op, Error
         ("release a set by token", core.release_token(&set, token, 0, now)),
         ("force release", core.force_release(key, 0, now)),
         ("inspect", core.inspect(key, 0, now)),
+        ("write a note", core.write_note(key, Note::Leader, b"text", TTL, 0, now)),
+        ("read a note", core.read_note(key, Note::Resign, 0, now)),
     ]
 }
 
@@ -35,6 +37,8 @@ fn reserved_key_is_refused_by_every_request_before_a_byte_is_sent() {
         ("", "redlatch:"),
         ("", "redlatch:line:{a}"),
         ("", "redlatch:fence:{a}"),
+        ("", "redlatch:leader:{a}"),
+        ("", "redlatch:resign:{a}"),
         ("", "redlatch:node"),
         ("red", "latch:a"),
     ];

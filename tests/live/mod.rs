@@ -13,6 +13,7 @@ mod many;
 mod members;
 mod minority;
 mod monitor_lines;
+mod notes;
 mod owners;
 mod pairs;
 mod paused;

@@ -57,6 +57,7 @@ fn asked_by(incoming: &Incoming) -> Ask {
                 TaskAnswer::ExtendedAll(form, ..) => TaskAsk::ExtendAll(form),
                 TaskAnswer::Deleted(_) => TaskAsk::Delete,
                 TaskAnswer::DeletedSeen(_) => TaskAsk::DeleteSeen,
+                TaskAnswer::NoteWritten(_) => TaskAsk::WriteNote,
                 TaskAnswer::Vouched(_) => TaskAsk::Vouch,
             },
         ),
@@ -225,7 +226,8 @@ fn can_answer(kind: TaskAsk, value: &Value, number: Option<i64>) -> bool {
         (TaskAsk::ReadLine, Value::List(b'*', members)) => {
             members.iter().all(|member| matches!(member, Value::Bulk(_)))
         }
-        (TaskAsk::ReadValue | TaskAsk::Vouch | TaskAsk::ReadLine, _) => false,
+        (TaskAsk::WriteNote, Value::Simple(text)) => text == b"OK",
+        (TaskAsk::ReadValue | TaskAsk::Vouch | TaskAsk::ReadLine | TaskAsk::WriteNote, _) => false,
     }
 }
 

@@ -14,15 +14,28 @@ use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
+use crate::proto::locks::owners::OwnerId;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::task::delete::SeenValues;
 use crate::proto::locks::task::extend::TokenExtend;
 use crate::proto::locks::task::inspect::Inspecting;
+use crate::proto::locks::task::note::NoteText;
 use crate::proto::locks::task::tasks::Work;
+use crate::proto::own_keys::Note;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
+    /// The number of an owner for the options of single requests
+    /// ([`LockOptions::owned_by`](LockOptions::owned_by)): the same number for the same text.
+    ///
+    /// # Errors
+    /// If tokens cannot name the owner, or the client has named too many others.
+    #[doc(hidden)]
+    pub fn owner_id(&mut self, owner: &str) -> Result<OwnerId, ConfigError> {
+        self.locks.ops_mut().owners.id_of(owner)
+    }
+
     /// Asks for one lock on these keys, one or several: all of them or none. There is one attempt,
     /// and further ones whenever the keys may be free, until the wait of the options is over.
     ///
@@ -54,13 +67,13 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options;
+        let LockOptions { ttl, auto_extend, fenced, owner, .. } = options;
         let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
             self.check_fence()?;
         }
         let give_up_at = options.give_up_at(now);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced, data };
+        let params = AcquireParams { ttl, give_up_at, auto_extend, fenced, owner, data };
         match keys {
             KeysRef::One(key) => self.begin_acquire(key, params, now),
             KeysRef::Several(keys) => self.begin_acquire_all(keys, params, now),
@@ -269,9 +282,8 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let options = options.into();
         options.check_adopt()?;
-        let LockOptions { ttl, auto_extend, .. } = options;
         let named = keys.named()?;
-        let result = self.locks.adopt(named.borrowed(), token, ttl, auto_extend, data, now);
+        let result = self.locks.adopt(named.borrowed(), token, options, data, now);
         self.act(now);
         result
     }
@@ -333,6 +345,45 @@ impl Coordinator {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let work = Work::Inspect(Inspecting::new(key, self.locks.cluster(), now));
+        self.begin_task(KeysRef::One(key), work, data, now)
+    }
+
+    /// Writes a note beside a lock's key, for `ttl`, on every node that can be asked. The request
+    /// ends as [`Outcome::Noted`](crate::Outcome::Noted) when these nodes have answered, or at the
+    /// node timeout, however many accepted. The text has 160 bytes at most: no reader sees more.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key or ttl, or [`Error::Busy`].
+    #[doc(hidden)]
+    pub fn write_note(
+        &mut self,
+        key: &[u8],
+        note: Note,
+        text: &[u8],
+        ttl: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        // A note may outlive its lock, so `max_ttl` does not bound it.
+        let work = Work::WriteNote(NoteText::new(note, text, Ttl::new(ttl, Duration::MAX)?));
+        self.begin_task(KeysRef::One(key), work, data, now)
+    }
+
+    /// Reads a note beside a lock's key on every node, as [`inspect`](Coordinator::inspect) reads a
+    /// key. The key of the [`Inspection`] is that of the note, as it is sent.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    #[doc(hidden)]
+    pub fn read_note(
+        &mut self,
+        key: &[u8],
+        note: Note,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let sent = [self.settings().key_prefix.as_bytes(), key].concat();
+        let work = Work::Inspect(Inspecting::of_note(note, &sent, self.locks.cluster(), now));
         self.begin_task(KeysRef::One(key), work, data, now)
     }
 

@@ -30,6 +30,9 @@ pub enum Outcome {
     /// granted (deleted), absent (nothing was seen, or it is gone), held (the key has another value
     /// by now), or an error.
     ForceReleased(Box<Report>),
+    /// What each node answered to the write of a note beside a lock's key: granted (written), or an
+    /// error.
+    Noted(Box<Report>),
 }
 
 /// The end of a request: each request has one, unless it is cancelled. What happens to its lock

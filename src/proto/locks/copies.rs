@@ -95,5 +95,6 @@ fn copy_of(outcome: &Outcome) -> Outcome {
         Outcome::Inspected(inspection) => Outcome::Inspected(inspection.clone()),
         Outcome::Vouched(report) => Outcome::Vouched(report.clone()),
         Outcome::ForceReleased(report) => Outcome::ForceReleased(report.clone()),
+        Outcome::Noted(report) => Outcome::Noted(report.clone()),
     }
 }

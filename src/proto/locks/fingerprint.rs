@@ -145,6 +145,8 @@ fn add_request(
         give_up_at,
         waiting,
         auto_extend,
+        // It changes only what people read.
+        owner: _,
         joins,
         yields,
         abandoned,

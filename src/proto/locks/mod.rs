@@ -28,6 +28,7 @@ mod fingerprint;
 mod flushes;
 pub mod held;
 pub mod line;
+pub mod owners;
 pub mod random;
 pub mod record;
 pub mod release;
@@ -57,6 +58,7 @@ use crate::proto::locks::encoding::{
     Place, Question, encode, encode_all, encode_for_line, encode_for_lines, phase_of,
 };
 use crate::proto::locks::fence::counted::CountedKeys;
+use crate::proto::locks::owners::OwnerId;
 use crate::proto::locks::random::Random;
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
@@ -157,14 +159,14 @@ pub enum WaitEvent {
 pub struct AcquireParams {
     /// The ttl of the lock.
     pub ttl: Ttl,
-    /// When the caller asked for it.
-    pub since: Instant,
     /// From this moment on no attempt begins.
     pub give_up_at: Instant,
     /// How the lock is auto-extended.
     pub auto_extend: Option<AutoExtend>,
     /// Whether the lock gets a fencing number.
     pub fenced: bool,
+    /// The owner that the tokens name; `None`: that of the settings.
+    pub owner: Option<OwnerId>,
     /// The data that the completion returns.
     pub data: u64,
 }
@@ -368,14 +370,23 @@ impl Locks {
     }
 
     /// Draws the token of an attempt. `hands_over`: the release of its lock hands the key over to
-    /// the next one in line.
+    /// the next one in line. `owner`: the one that its request names.
     #[inline]
-    fn random_token(&mut self, hands_over: bool) -> LockToken {
+    fn random_token(&mut self, hands_over: bool, owner: Option<OwnerId>) -> LockToken {
+        if let Some(owner) = owner {
+            return self.random_token_of(hands_over, owner);
+        }
         let token = self.random.token(hands_over);
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),
         }
+    }
+
+    #[cold]
+    fn random_token_of(&mut self, hands_over: bool, owner: OwnerId) -> LockToken {
+        let own = self.ops.owners.get(owner).or(self.cluster.settings().owner.as_ref());
+        self.random.token(hands_over).with_owner(own)
     }
 
     /// The longest ttl that the settings allow.

@@ -17,6 +17,7 @@ use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::lock::Lock;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::completions::Outcome;
+use crate::proto::locks::owners::{OwnerId, Owners};
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
@@ -102,6 +103,8 @@ pub struct Request {
     pub waiting: Option<Box<Waiting>>,
     /// How the lock is auto-extended from its hand-out on.
     pub auto_extend: Option<AutoExtend>,
+    /// The owner that the token of each attempt names; `None`: that of the settings.
+    pub owner: Option<OwnerId>,
     /// If an attempt is lost because other clients have the key, the request joins the line on the
     /// nodes.
     pub joins: bool,
@@ -126,6 +129,8 @@ pub struct Ops {
     waiters: usize,
     next_generation: OpGeneration,
     timers: Timers<ShortOp>,
+    /// The owners that requests name.
+    pub owners: Owners,
 }
 
 impl Ops {
@@ -146,6 +151,7 @@ impl Ops {
             give_up_at,
             waiting: None,
             auto_extend: None,
+            owner: None,
             joins: false,
             yields: 0,
             abandoned: false,
@@ -173,6 +179,19 @@ impl Ops {
         if let Some(request) = self.get_mut(op) {
             request.joins = joins;
         }
+    }
+
+    /// Sets the owner that the tokens of a request name. There is none yet.
+    #[inline]
+    pub fn set_owner(&mut self, op: Op, owner: Option<OwnerId>) {
+        if let Some(request) = owner.and_then(|_| self.get_mut(op)) {
+            request.owner = owner;
+        }
+    }
+
+    /// The owner that the tokens of a request name, if they do not name that of the settings.
+    pub fn owner(&self, op: Op) -> Option<OwnerId> {
+        self.get(op).and_then(|request| request.owner)
     }
 
     /// The request, to read, unless it was cancelled or fetched.
@@ -234,11 +253,11 @@ impl Ops {
     }
 
     /// Opens a request that waits in `queue` until the record which has the key gives it up.
-    pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
-        let AcquireParams { ttl, since, give_up_at, auto_extend, fenced, data } = params;
-        let op = self.open(data, since, give_up_at, Stage::Queued { queue, ttl, fenced });
+    pub fn open_queued(&mut self, queue: u32, params: AcquireParams, now: Instant) -> Op {
+        let AcquireParams { ttl, give_up_at, auto_extend, fenced, owner, data } = params;
+        let op = self.open(data, now, give_up_at, Stage::Queued { queue, ttl, fenced });
         if let Some(request) = self.get_mut(op) {
-            request.auto_extend = auto_extend;
+            (request.auto_extend, request.owner) = (auto_extend, owner);
         }
         self.limit_wait(op);
         op

@@ -57,8 +57,8 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
 pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
     let ttl = locks.check_params(KeysRef::One(key), TTL, None).unwrap();
     let give_up_at = now.saturating_add(wait);
-    let params =
-        AcquireParams { ttl, since: now, give_up_at, auto_extend: None, fenced: false, data: 0 };
+    let (auto_extend, fenced, owner, data) = (None, false, None, 0);
+    let params = AcquireParams { ttl, give_up_at, auto_extend, fenced, owner, data };
     locks.acquire(key, KeyHash::of(key), params, false, now).unwrap()
 }
 

@@ -146,7 +146,7 @@ impl Locks {
         let hash = KeyHash::of(key);
         let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
         let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
-        let token = self.random_token(first.hands_over());
+        let token = self.random_token(first.hands_over(), self.ops.owner(op));
         let round = Round::acquire(self.cluster.ballot(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");

@@ -66,7 +66,7 @@ impl Waits {
         locks.reserve_place()?;
         let queue = self.queue_for(locks, current_record, key);
         let joins = locks.has_lines(now);
-        let op = locks.ops_mut().open_queued(queue, params);
+        let op = locks.ops_mut().open_queued(queue, params, now);
         locks.ops_mut().set_joins(op, joins);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)

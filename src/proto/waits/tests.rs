@@ -41,10 +41,10 @@ impl Bench {
         let give_up_at = self.now.saturating_add(wait);
         let params = AcquireParams {
             ttl,
-            since: self.now,
             give_up_at,
             auto_extend: None,
             fenced: false,
+            owner: None,
             data: 0,
         };
         let current_record = self.locks.current_record(KEY, KeyHash::of(KEY)).unwrap();

@@ -36,6 +36,8 @@ pub enum TaskAnswer {
     Deleted(NodeReply),
     /// The answer to the script that deletes what was seen.
     DeletedSeen(NodeReply),
+    /// The answer to `SET` of a note.
+    NoteWritten(NodeReply),
     /// The answer to the script that vouches for the node.
     Vouched(NodeReply),
 }
@@ -68,6 +70,7 @@ impl TaskAnswer {
             | TaskAnswer::ExtendedAll(_, answer, _)
             | TaskAnswer::Deleted(answer)
             | TaskAnswer::DeletedSeen(answer)
+            | TaskAnswer::NoteWritten(answer)
             | TaskAnswer::Vouched(answer) => Some(answer),
             TaskAnswer::Value(_) | TaskAnswer::Left(_) | TaskAnswer::Line => None,
         }
@@ -206,6 +209,10 @@ pub(super) fn of_task(kind: TaskAsk, reply: &Reply<'_>, seen: &mut Seen) -> Opti
             let kept = read == NodeReply::Absent;
             Some(TaskAnswer::DeletedSeen(if kept { NodeReply::Held } else { read }))
         }
+        TaskAsk::WriteNote => match *reply {
+            Reply::Simple(b"OK") => Some(TaskAnswer::NoteWritten(NodeReply::Granted)),
+            _ => failed(reply).map(TaskAnswer::NoteWritten),
+        },
         TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
     }
 }

@@ -123,6 +123,8 @@ pub enum TaskAsk {
     Extend(Form),
     /// The same for all keys of a set.
     ExtendAll(Form),
+    /// `SET` of a note beside the key.
+    WriteNote,
     /// The script that writes the node marker by which an operator vouches for the node.
     Vouch,
 }

@@ -50,7 +50,7 @@ impl Locks {
         self.check_room()?;
         let how = self.how_it_waits(&params, now);
         let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
-        let token = self.random_token(first.hands_over());
+        let token = self.random_token(first.hands_over(), params.owner);
         let round = Round::acquire(self.cluster.ballot(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
@@ -58,6 +58,7 @@ impl Locks {
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         self.ops.set_joins(op, how.joins);
+        self.ops.set_owner(op, params.owner);
         self.begin_request(op, id, first, now);
         Ok(op)
     }
@@ -340,7 +341,8 @@ impl Locks {
         // If the nodes refuse lines, or a quorum is lacking, the request does not join a line, but
         // asks again after pauses. So its token is not one for a line.
         let joins = request.joins && !matches!(error, Error::NoQuorum(_));
-        let token = self.random_token(joins);
+        let owner = request.owner;
+        let token = self.random_token(joins, owner);
         let record = self.records.get(id);
         let (round, fenced) =
             (Round::acquire(self.cluster.ballot(), now, record.ttl), record.fenced);

@@ -3,14 +3,12 @@
 //! The hazard is a token that two clients receive. So an adopt puts a new token in its place on
 //! each node, and only one of two adopts can have a majority of the nodes.
 
-use std::time::Duration;
-
 use crate::proto::error::{Busy, Error, LostReason, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{Locks, busy};
@@ -47,14 +45,14 @@ impl Locks {
         &mut self,
         keys: KeysRef<'_>,
         token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
+        options: LockOptions,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        let LockOptions { ttl, auto_extend, owner, .. } = options;
         let ttl = self.check_params(keys, ttl, auto_extend)?;
         self.check_room()?;
-        let fresh = self.random_token(token.hands_over());
+        let fresh = self.random_token(token.hands_over(), owner);
         let round = Round::acquire(self.cluster.ballot(), now, ttl);
         let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
         // An adopt never shortens the ttl of a key, and the client does not know that ttl. So it

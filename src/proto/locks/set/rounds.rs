@@ -57,7 +57,7 @@ impl Locks {
             self.check_room()?;
         }
         let round = Round::acquire(self.cluster.ballot(), now, params.ttl);
-        let token = self.random_token(false);
+        let token = self.random_token(false, params.owner);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
         for key in 0..keys.len() {
@@ -71,6 +71,7 @@ impl Locks {
         let op = self.ops.open(params.data, now, params.give_up_at, stage);
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         self.ops.set_joins(op, how.joins);
+        self.ops.set_owner(op, params.owner);
         if waits_in.is_empty() {
             self.begin_set(op, id, how, in_line, now);
         } else {
@@ -108,7 +109,8 @@ impl Locks {
         let first = Locks::first_step(how, in_line.is_some(), again);
         if first.hands_over() {
             // The record may change its token, because nothing was sent with it yet.
-            self.records.get_mut(id).token = self.random_token(true);
+            let owner = self.ops.owner(op);
+            self.records.get_mut(id).token = self.random_token(true, owner);
         }
         let chain = in_line.filter(|_| first == FirstStep::Join).map(Chain::begin);
         self.change_set(id, |set| set.chain = chain);

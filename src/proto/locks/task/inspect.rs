@@ -10,6 +10,7 @@ use crate::proto::inspection::{
     Inspection, KeyState, LINE_SHOWN, NodeKeyState, VALUE_BYTES, Value,
 };
 use crate::proto::node_set::NodeId;
+use crate::proto::own_keys::Note;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::{command, line};
@@ -21,7 +22,11 @@ fn time_left(millis: i64) -> Option<Duration> {
 
 /// What an inspection has seen so far.
 #[derive(Debug, Clone)]
-pub struct Inspecting(Box<Inspection>);
+pub struct Inspecting {
+    seen: Box<Inspection>,
+    /// The note beside the key that is read, in place of the key.
+    note: Option<Note>,
+}
 
 impl Inspecting {
     /// An inspection that has seen nothing yet: each node counts as failed.
@@ -34,11 +39,19 @@ impl Inspecting {
             NodeKeyState { label, state, detail, took, line }
         };
         let nodes = cluster.all_nodes().iter().map(not_seen).collect();
-        Inspecting(Box::new(Inspection { key: key.into(), quorum: cluster.quorum(), nodes }))
+        let seen = Inspection { key: key.into(), quorum: cluster.quorum(), nodes };
+        Inspecting { seen: Box::new(seen), note: None }
     }
 
-    /// Encodes a question.
-    pub fn encode(ask: TaskAsk, key: &[u8], out: &mut BytesMut) {
+    /// As [`new`](Inspecting::new), of a note of the lock whose key is sent as `key`.
+    pub fn of_note(note: Note, key: &[u8], cluster: &Cluster, now: Instant) -> Inspecting {
+        Inspecting { note: Some(note), ..Inspecting::new(&note.key(key), cluster, now) }
+    }
+
+    /// Encodes a question. `key` is the key of the lock, with the prefix of the client.
+    pub fn encode(&self, ask: TaskAsk, key: &[u8], out: &mut BytesMut) {
+        let note = self.note.map(|note| note.key(key));
+        let key = note.as_deref().unwrap_or(key);
         match ask {
             // `GETRANGE` reads the beginning of the value. `GET` would return all of it, and a
             // value of a megabyte is longer than a reply may be.
@@ -80,7 +93,7 @@ impl Inspecting {
     /// token of this library. Only such a key has a line, so only then the line is read: some users
     /// may not read lines.
     pub fn on_ttl(&mut self, node: NodeId, left: Option<i64>) -> (NodeReply, bool) {
-        let state = &mut self.at(node).state;
+        let state = &mut self.seen.nodes[node.index()].state;
         match (&mut *state, left) {
             // The key is absent, or expired between the two commands.
             (KeyState::Held { .. }, Some(-2)) => *state = KeyState::Absent,
@@ -92,7 +105,9 @@ impl Inspecting {
             _ => {}
         }
         match *state {
-            KeyState::Held { value, .. } => (NodeReply::Held, value.token().is_some()),
+            KeyState::Held { value, .. } => {
+                (NodeReply::Held, self.note.is_none() && value.token().is_some())
+            }
             KeyState::Absent => (NodeReply::Absent, false),
             KeyState::Failed(cause) => (NodeReply::Failed(cause), false),
         }
@@ -110,10 +125,10 @@ impl Inspecting {
 
     /// What the inspection saw.
     pub fn into_seen(self) -> Box<Inspection> {
-        self.0
+        self.seen
     }
 
     fn at(&mut self, node: NodeId) -> &mut NodeKeyState {
-        &mut self.0.nodes[node.index()]
+        &mut self.seen.nodes[node.index()]
     }
 }

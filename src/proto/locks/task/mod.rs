@@ -4,5 +4,6 @@ pub(super) mod course;
 pub mod delete;
 pub mod extend;
 pub mod inspect;
+pub mod note;
 pub mod tasks;
 pub(super) mod vouch;

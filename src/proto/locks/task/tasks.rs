@@ -23,6 +23,7 @@ use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::task::delete::{self, SeenValues};
 use crate::proto::locks::task::extend::{self, TokenExtend};
 use crate::proto::locks::task::inspect::Inspecting;
+use crate::proto::locks::task::note::NoteText;
 use crate::proto::locks::task::vouch;
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::time::{Instant, Ttl};
@@ -42,6 +43,8 @@ pub enum Work {
     Delete,
     /// Deletes the value that an inspection saw on each node.
     DeleteSeen(SeenValues),
+    /// Writes a note beside the key.
+    WriteNote(NoteText),
     /// Writes into the node markers that an operator vouches for the nodes.
     Vouch,
     /// The outcome is reported. Later answers do not change it.
@@ -194,6 +197,7 @@ impl Task {
                         .asks
                         .push((node, native.map_or(TaskAsk::DeleteSeen, TaskAsk::DeleteSeenBy)));
                 }
+                Work::WriteNote(_) => begun.asks.push((node, TaskAsk::WriteNote)),
                 Work::Vouch => begun.asks.push((node, TaskAsk::Vouch)),
                 Work::Done => {}
             }
@@ -210,10 +214,11 @@ impl Task {
     pub fn encode(&self, node: NodeId, ask: TaskAsk, prefix: &mut KeyPrefix, out: &mut BytesMut) {
         let (keys, key) = (self.keys(), self.keys().first());
         match &self.work {
-            Work::Inspect(_) => Inspecting::encode(ask, prefix.put_before(key), out),
+            Work::Inspect(look) => look.encode(ask, prefix.put_before(key), out),
             Work::Extend(extend) => extend.encode(ask, keys, prefix, out),
             Work::Delete => delete::encode(prefix.put_before(key), out),
             Work::DeleteSeen(seen) => seen.encode(node, ask, prefix.put_before(key), out),
+            Work::WriteNote(note) => note.encode(prefix.put_before(key), out),
             Work::Vouch | Work::Done => unreachable!("{ask:?} is not encoded here"),
         }
     }
@@ -267,6 +272,7 @@ impl Task {
                     return Next::Wrote;
                 }
             }
+            (_, TaskAnswer::NoteWritten(reply)) => self.cast(node, reply),
             (_, TaskAnswer::Vouched(reply)) => {
                 let reply = vouch::counted(reply, cluster.is_still_vouched_for(node));
                 self.cast(node, reply);
@@ -344,6 +350,7 @@ impl Task {
             Work::Extend(extend) => self.outcome_of(&extend, cluster, now),
             Work::Delete => Ok(Outcome::Released(delete::outcome(&self.replies, cluster))),
             Work::DeleteSeen(_) => Ok(Outcome::ForceReleased(report(self))),
+            Work::WriteNote(_) => Ok(Outcome::Noted(report(self))),
             Work::Vouch => vouch::outcome(&self.replies, cluster.quorum(), report(self)),
             Work::Done => return None,
         };
@@ -375,7 +382,9 @@ impl Task {
     fn is_over(&self, cluster: &Cluster) -> bool {
         self.timed_out
             || match &self.work {
-                Work::Inspect(_) | Work::DeleteSeen(_) | Work::Vouch => self.unanswered.is_empty(),
+                Work::Inspect(_) | Work::DeleteSeen(_) | Work::WriteNote(_) | Work::Vouch => {
+                    self.unanswered.is_empty()
+                }
                 Work::Extend(extend) => extend.is_over(cluster.spare_nodes()),
                 Work::Delete => delete::is_decided(&self.replies, cluster),
                 Work::Done => false,

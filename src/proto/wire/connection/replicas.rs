@@ -154,7 +154,7 @@ mod tests {
         let task = |kind| asked(Ask::Task(TaskId::of(0), kind));
         let extends = [TaskAsk::Extend(Form::Sha), TaskAsk::ExtendAll(Form::Sha)];
         assert_eq!(extends.map(task), [about_replicas; 2]);
-        assert_eq!([TaskAsk::Delete, TaskAsk::Vouch].map(task), [""; 2]);
+        assert_eq!([TaskAsk::Delete, TaskAsk::WriteNote, TaskAsk::Vouch].map(task), [""; 3]);
         assert_eq!(asked(Ask::Node(NodeAsk::Mark)), "");
     }
 }
