@@ -101,12 +101,13 @@ pub use net::{clock, engine::Engine};
 pub use proto::prometheus;
 #[doc(inline)]
 pub use proto::{
-    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, DEFAULT_MAX_HOLD,
-    DEFAULT_WAIT, Durations, Error, HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet,
-    KeyState, KeySummary, Keys, LONGEST_OWNER, Limits, Lock, LockOptions, LockToken, LockUpdate,
-    LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport,
-    NodeSet, NodeState, NodeStats, Op, Outcome, Quarantine, QuarantineReason, ReleaseOutcome,
-    Report, ReportedSet, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
+    AutoExtend, Busy, CampaignId, Candidate, ClosedReason, Completion, ConfigError, Credentials,
+    DEFAULT_MAX_HOLD, DEFAULT_WAIT, Durations, Error, HeldFor, Inspection, InvalidToken,
+    InvalidTtl, KeySet, KeyState, KeySummary, Keys, LONGEST_OWNER, Leader, Leadership, Limits,
+    Lock, LockOptions, LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent,
+    NodeId, NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
+    Quarantine, QuarantineReason, ReleaseOutcome, Report, ReportedSet, RestartGuard, RoundTrips,
+    Secret, Standing, StandingChange, Stats, Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

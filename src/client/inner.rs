@@ -78,13 +78,23 @@ impl Inner {
         self.take_lock_updates()
     }
 
-    /// Records the updates of the locks, and returns whether there was one to report.
+    /// Records the updates of the locks, lets the campaigns go on, and returns whether there is
+    /// something to report.
     fn take_lock_updates(&mut self) -> bool {
         let mut any = false;
         while let Some(update) = self.engine.poll_lock_update() {
             any |= self.notices.take(update);
         }
+        // The standings themselves stay in the core until the caller polls them.
+        while self.engine.poll_news().is_some() {
+            any = true;
+        }
         any
+    }
+
+    /// As [`turn`](Inner::turn), for a call that returns an error of this library.
+    pub(super) fn turn_until(&mut self, end: Instant) -> Result<(), Error> {
+        self.turn(end).map_err(|error| poller_failed(&error))
     }
 
     /// Sends renewals that are due and reads the answers that have arrived, without waiting.
@@ -92,7 +102,7 @@ impl Inner {
         let now = clock::now();
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
-            self.turn(now).map_err(|error| poller_failed(&error))?;
+            self.turn_until(now)?;
         }
         // Also without a turn: an earlier call that waited for something else may have found
         // updates.
@@ -123,14 +133,14 @@ impl Inner {
         if now.saturating_since(self.read_at) < node_timeout.min(PAUSE_OF_CALLER) {
             return Ok(());
         }
-        self.turn(now).map_err(|error| poller_failed(&error))?;
+        self.turn_until(now)?;
         let core = self.engine.coordinator();
         self.wait_while(Connecting::again(core, node_timeout, now))
     }
 
     fn wait_while(&mut self, mut connecting: Connecting) -> Result<(), Error> {
         while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
-            self.turn(until).map_err(|error| poller_failed(&error))?;
+            self.turn_until(until)?;
         }
         Ok(())
     }
@@ -146,10 +156,10 @@ impl Inner {
                 }
             }
             self.take_lock_updates();
-            if let Err(error) = self.turn(FOREVER) {
+            if let Err(error) = self.turn_until(FOREVER) {
                 self.engine.cancel(op);
                 self.engine.flush();
-                return Err(poller_failed(&error));
+                return Err(error);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! renewed, so an auto-extended lock needs regular calls. Other locks do not, and no answer is
 //! lost: the next call reads what the kernel has received before it lets a timeout take effect.
 
+mod election;
 mod guard;
 mod inner;
 mod notices;
@@ -380,8 +381,9 @@ impl Client {
 
     /// Drives the client until `limit` has passed: renews auto-extended locks, connects to nodes,
     /// sends pending releases, and reads answers that no call waits for. Returns earlier when there
-    /// is a new update ([`poll_lock_update`](Client::poll_lock_update)), so that the caller can
-    /// learn of a loss before the deadline, however long the limit is.
+    /// is a new update ([`poll_lock_update`](Client::poll_lock_update)) or a new standing of a
+    /// candidate ([`poll_standing`](Client::poll_standing)), so that the caller can learn of a loss
+    /// before the deadline, however long the limit is.
     ///
     /// Between its calls a client does none of this. If a node was not connected, or its connection
     /// was lost, this call or another call of the client sends the node's pending release. Without

@@ -117,6 +117,15 @@ impl Generation {
     }
 }
 
+/// The handle of a campaign in an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CampaignId {
+    /// The place in the slab.
+    pub(super) index: u32,
+    /// Which of the campaigns that had this place.
+    pub(super) generation: Generation,
+}
+
 /// The handle of a record: what the client knows of one attempt for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecordId {

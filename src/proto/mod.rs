@@ -8,6 +8,7 @@ pub mod change;
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
 pub(crate) mod durations;
+pub(crate) mod election;
 pub(crate) mod error;
 #[cfg(feature = "testing")]
 pub mod fingerprint;
@@ -38,11 +39,12 @@ pub use cluster::state::NodeState;
 pub use cluster::{Action, NodeEvent};
 pub use coordinator::Coordinator;
 pub use durations::Durations;
+pub use election::{Candidate, Leader, Leadership, Standing, StandingChange};
 pub use error::{
     Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
     Quarantine, Report, ReportedSet,
 };
-pub use ids::Op;
+pub use ids::{CampaignId, Op};
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 pub use key_set::{KeySet, MOST_KEYS};
 pub use keys::Keys;

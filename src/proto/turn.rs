@@ -158,7 +158,8 @@ pub enum Wake {
 #[inline]
 pub fn wake(driver: &mut impl Driver) -> Wake {
     let core = driver.core();
-    if core.has_completions() || core.has_lock_updates() || driver.must_read_rest() {
+    let has_news = core.has_completions() || core.has_lock_updates() || core.has_standings();
+    if has_news || driver.must_read_rest() {
         return Wake::AtOnce;
     }
     let moments = [driver.core().next_timeout(), driver.wake_deadline()];

@@ -2,6 +2,7 @@
 
 mod auto_extend;
 mod deadlines;
+mod elections;
 mod embedded;
 mod extends;
 mod guards;

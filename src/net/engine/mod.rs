@@ -4,6 +4,7 @@
 //! Correctness depends on the order of steps in a turn. The order is written in `proto::turn`,
 //! which the simulation runs, too; here is what its steps do with real sockets and the real clock.
 
+mod elections;
 mod fork;
 mod masters;
 mod requests;

@@ -15,9 +15,10 @@ impl Coordinator {
     ///
     /// # Panics
     /// If the fingerprint does not cover a part of the state: a waiter that stands in no line,
-    /// an auto-extended lock, a task, or an unfinished handshake.
+    /// an auto-extended lock, a task, a campaign, or an unfinished handshake.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
-        let Coordinator { locks, waits } = self;
+        let Coordinator { locks, waits, elections } = self;
+        assert!(elections.next_timeout().is_none(), "a campaign has no fingerprint");
         waits.add_to(fingerprint);
         locks.add_to(fingerprint);
     }

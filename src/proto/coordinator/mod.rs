@@ -10,6 +10,7 @@
 //! and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The
 //! coordinator passes what the locks report to the waits before the caller gets its answer.
 
+mod campaigns;
 #[cfg(feature = "testing")]
 mod fingerprint;
 mod requests;
@@ -18,12 +19,13 @@ use std::time::Duration;
 
 use crate::proto::cluster::Received;
 use crate::proto::cluster::state::NodeState;
+use crate::proto::election::elections::Elections;
 use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
 use crate::proto::locks::completions::Completion;
-use crate::proto::locks::held::updates::LockUpdate;
+use crate::proto::locks::held::updates::{LockUpdate, LockUpdateKind};
 use crate::proto::locks::writes::Writer;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
@@ -48,6 +50,7 @@ const EXTENDS_A_TURN: usize = 256;
 pub struct Coordinator {
     locks: Locks,
     waits: Waits,
+    elections: Elections,
 }
 
 impl Coordinator {
@@ -57,7 +60,8 @@ impl Coordinator {
     /// When the settings cannot work.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Result<Self, ConfigError> {
         settings.validate()?;
-        Ok(Coordinator { locks: Locks::new(settings, seed, now), waits: Waits::default() })
+        let locks = Locks::new(settings, seed, now);
+        Ok(Coordinator { locks, waits: Waits::default(), elections: Elections::default() })
     }
 
     /// Sets the running numbers as they are after 2^32 - `left` records, requests and tasks, for
@@ -197,7 +201,11 @@ impl Coordinator {
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
     /// to do.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.locks.next_timeout()
+        let of_locks = self.locks.next_timeout();
+        match self.elections.next_timeout() {
+            None => of_locks,
+            of_elections => of_locks.into_iter().chain(of_elections).min(),
+        }
     }
 
     /// Whether what is due at `next`, the next timeout, may be done a millisecond late.
@@ -215,6 +223,7 @@ impl Coordinator {
         while self.locks.do_next_due(now) {
             self.act(now);
         }
+        self.go_on_with_campaigns(now);
         for _ in 0..EXTENDS_A_TURN {
             if !self.locks.prolong_next(now) {
                 return;
@@ -228,6 +237,9 @@ impl Coordinator {
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
             let op = self.locks.ops_mut().pop_ready()?;
+            if self.elections.take_ended(op) {
+                continue;
+            }
             if let Some(completion) = self.fetch(op, now) {
                 return Some(completion);
             }
@@ -244,7 +256,12 @@ impl Coordinator {
     /// wake a caller first and [`fetch`](Coordinator::fetch) the outcome later. Each end is
     /// reported once, here or by [`poll_completion`](Coordinator::poll_completion).
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
-        self.locks.ops_mut().poll_ended()
+        loop {
+            let ended = self.locks.ops_mut().poll_ended()?;
+            if !self.elections.take_ended(ended.0) {
+                return Some(ended);
+            }
+        }
     }
 
     /// The outcome of a request; `None` if the request has not ended. A request whose end was
@@ -277,7 +294,11 @@ impl Coordinator {
     /// loss, once. A lock that the caller released or gave away, or that ended with its client, is
     /// not reported lost. The driver takes all updates in each of its turns.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
-        self.locks.poll_lock_update()
+        let update = self.locks.poll_lock_update()?;
+        if let LockUpdateKind::Lost(_) = update.kind {
+            self.elections.note_loss(&update.token);
+        }
+        Some(update)
     }
 
     /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.

@@ -81,7 +81,7 @@ impl Coordinator {
     }
 
     /// Refuses a fencing number if nothing would notice a node that forgot its counters.
-    fn check_fence(&self) -> Result<(), Error> {
+    pub(super) fn check_fence(&self) -> Result<(), Error> {
         if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
@@ -415,6 +415,7 @@ impl Coordinator {
     /// Ends the client: cancels every request, and releases each lock that was won and not handed
     /// out. What is in the outboxes afterwards needs no answer.
     pub fn close(&mut self, now: Instant) {
+        self.elections.clear();
         self.locks.close(now);
         self.act(now);
     }
@@ -423,6 +424,7 @@ impl Coordinator {
     /// ([`open_records`](Coordinator::open_records)) are pending releases, which are sent like any
     /// others.
     pub fn release_all(&mut self, now: Instant) {
+        self.elections.clear();
         self.locks.release_all(now);
         self.act(now);
     }
@@ -431,6 +433,7 @@ impl Coordinator {
     /// Every request ends as [`ClosedReason::Forked`](crate::proto::error::ClosedReason), now and
     /// from now on, and nothing is written.
     pub fn abandon_after_fork(&mut self) {
+        self.elections.clear();
         self.locks.abandon_after_fork();
         self.waits.clear();
     }

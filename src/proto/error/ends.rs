@@ -19,6 +19,8 @@ pub enum LostReason {
     Extensions,
     /// The lock was over before the call: released, given away or lost.
     Over,
+    /// Somebody asked this leader of an election to step down.
+    AskedToResign,
 }
 
 impl fmt::Display for LostReason {
@@ -29,6 +31,7 @@ impl fmt::Display for LostReason {
             LostReason::MaxHold => "its longest hold time is over",
             LostReason::Extensions => "its extension limit is reached",
             LostReason::Over => "it was already released, given away or lost",
+            LostReason::AskedToResign => "this leader was asked to resign",
         })
     }
 }

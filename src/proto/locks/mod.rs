@@ -361,7 +361,7 @@ impl Locks {
     }
 
     /// Refuses a key that cannot be locked.
-    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+    pub fn check_key(&self, key: &[u8]) -> Result<(), Error> {
         let (given, most) = (self.key_prefix.as_bytes().len() + key.len(), LONGEST_KEY);
         if given > most {
             return Err(ConfigError::KeyTooLong { given, most }.into());

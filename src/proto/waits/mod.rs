@@ -59,6 +59,12 @@ impl Waits {
         self.busy_lines.contain(key, now)
     }
 
+    /// The next request for this key joins its line first, as if others stood there: it never
+    /// overtakes one of them.
+    pub fn expect_line(&mut self, key: KeyHash, now: Instant) {
+        self.busy_lines.note(key, now);
+    }
+
     /// Forgets every queue; called in a forked process.
     pub fn clear(&mut self) {
         self.queues.clear();

@@ -79,6 +79,6 @@ impl Endpoint for Coordinator {
     }
 
     fn has_news(&self) -> bool {
-        self.has_completions() || self.has_lock_updates()
+        self.has_completions() || self.has_lock_updates() || self.has_standings()
     }
 }

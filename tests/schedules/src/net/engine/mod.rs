@@ -1,5 +1,7 @@
 //! The engine on the network of a test. Requests, updates and turns are those of the library.
 
+#[path = "../../../../../src/net/engine/elections.rs"]
+mod elections;
 #[path = "../../../../../src/net/engine/fork.rs"]
 mod fork;
 #[path = "../../../../../src/net/engine/requests.rs"]
