@@ -74,6 +74,16 @@ fn shared() {
 }
 
 #[test]
+fn leader() {
+    let pieces =
+        ["leads in term ", ": step 3", "leads in term ", ": step 3", "None leads at the end"];
+    says(&run("leader", &[]), &pieces);
+    let masters = Masters::start(5).expect("there are ports");
+    masters.iter().for_each(|master| master.set_uptime(86_400));
+    says(&run("leader", &masters.urls()), &pieces);
+}
+
+#[test]
 fn transfer() {
     run_twice("transfer", &["account:7: 900", "account:9: 1100", "may be left: 0"]);
 }

@@ -54,6 +54,17 @@ impl SharedGuard {
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
 
+    /// The guard of the lock of a leader's term.
+    pub(super) fn of_term(owner: &Arc<Owner>, lock_state: Arc<LockState>, lock: Lock) -> Self {
+        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
+        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
+    }
+
+    /// What the handles of its client share.
+    pub(super) fn owner(&self) -> &Arc<Owner> {
+        &self.owner
+    }
+
     /// A view of the lock, for any code that acts under it.
     pub fn watcher(&self) -> LockWatcher {
         self.view().clone()

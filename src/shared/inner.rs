@@ -490,6 +490,13 @@ impl State {
                 Place::Held { lock_state, .. } => {
                     lock_state.ends(Some(Error::Closed(closed)), &mut self.after_unlock.woken);
                 }
+                Place::Campaign { waker, term, .. } => {
+                    self.after_unlock.woken.extend(waker.take());
+                    if let Some((_, lock_state)) = term {
+                        let error = Some(Error::Closed(closed));
+                        lock_state.ends(error, &mut self.after_unlock.woken);
+                    }
+                }
                 Place::Reserved => {}
             }
         }

@@ -8,6 +8,7 @@
 
 mod call;
 mod driving;
+mod election;
 mod guard;
 mod inner;
 mod lock_state;
@@ -26,6 +27,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use call::{Call, Question};
+pub use election::{
+    Campaign, Changed, Election, Look, Observed, Observer, Request, Resign, Standing, Term,
+};
 pub use guard::{Extend, Release, SharedGuard};
 use requests::Kept;
 pub use requests::{

@@ -14,7 +14,7 @@ use super::lock_state::LockState;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::error::{ClosedReason, Error};
-use crate::proto::ids::Op;
+use crate::proto::ids::{CampaignId, Op};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::completions::Outcome;
@@ -48,6 +48,14 @@ pub(super) enum Place {
     },
     /// A guard holds the lock that the call got: its updates change the state.
     Held { token: LockToken, lock_state: Arc<LockState> },
+    /// A campaign: its requests and the updates of its locks have this place.
+    Campaign {
+        /// Woken when there is a standing.
+        waker: Option<Waker>,
+        /// The lock of the present term, if a caller has the term.
+        term: Option<(LockToken, Arc<LockState>)>,
+        id: Option<CampaignId>,
+    },
     /// The request is about to be made.
     Reserved,
 }
@@ -223,11 +231,17 @@ impl Open<'_> {
         while let Some(update) = self.engine.poll_lock_update() {
             self.pass_on(update);
         }
+        while let Some(data) = self.engine.poll_news() {
+            self.pass_on_news(data as usize);
+        }
     }
 
     fn pass_on(&mut self, update: LockUpdate) {
         match self.places.get(update.data as usize) {
-            Some(Place::Held { token, lock_state }) if *token == update.token => {
+            Some(
+                Place::Held { token, lock_state }
+                | Place::Campaign { term: Some((token, lock_state)), .. },
+            ) if *token == update.token => {
                 lock_state.update(update.kind, &mut self.after_unlock.woken);
             }
             _ => {}
@@ -258,7 +272,7 @@ impl Open<'_> {
     pub(super) fn count(&self) -> super::Gauges {
         let core = self.engine.coordinator();
         let nodes = || (0..core.settings().nodes.len()).map(NodeId::new);
-        let is_call = |place: &Place| !matches!(place, Place::Held { .. });
+        let is_call = |place: &Place| !matches!(place, Place::Held { .. } | Place::Campaign { .. });
         let calls = self.places.iter().filter(|(_, place)| is_call(place)).count();
         super::Gauges {
             calls: calls + core.auto_extended_locks(),
@@ -280,6 +294,95 @@ impl Open<'_> {
             }
         }
         lock_state.ends(None, &mut self.after_unlock.woken);
+    }
+
+    /// Begins a campaign, which gets a place; returns both.
+    pub(super) fn begin_campaign(
+        &mut self,
+        begin: impl FnOnce(&mut Open<'_>, u64) -> Result<CampaignId, Error>,
+    ) -> Result<(usize, CampaignId), Error> {
+        if self.closing {
+            return Err(Error::Closed(ClosedReason::Asked));
+        }
+        let place = self.places.insert(Place::Reserved);
+        match begin(self, place as u64) {
+            Ok(id) => {
+                self.places[place] = Place::Campaign { waker: None, term: None, id: Some(id) };
+                Ok((place, id))
+            }
+            Err(error) => {
+                self.places.remove(place);
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes who is woken at the next standing of a campaign. Ready with the error if no standing
+    /// comes any more.
+    pub(super) fn note_campaigns_waker<T>(
+        &mut self,
+        place: usize,
+        waker: Waker,
+    ) -> Poll<Result<T, Error>> {
+        let Some(Place::Campaign { waker: noted, .. }) = self.places.get_mut(place) else {
+            self.drop_after_unlock(waker);
+            return Poll::Ready(Err(Error::Closed(ClosedReason::Asked)));
+        };
+        self.after_unlock.dropped.extend(noted.replace(waker));
+        Poll::Pending
+    }
+
+    /// A campaign has a standing that is new.
+    fn pass_on_news(&mut self, place: usize) {
+        let Some(Place::Campaign { waker, id, .. }) = self.places.get_mut(place) else { return };
+        self.after_unlock.woken.extend(waker.take());
+        let Some(error) = id.and_then(|id| self.engine.why_to_resign(id)) else { return };
+        // The holder of the term gives it up as it would give up a lock that is lost.
+        self.end_lock_of_term(place, Some(error));
+    }
+
+    /// The state of the lock of a campaign's new term.
+    pub(super) fn hold_term(&mut self, place: usize, key: &[u8], lock: &Lock) -> Arc<LockState> {
+        let mut lock_state = self.spares.pop().unwrap_or_default();
+        let unshared = Arc::get_mut(&mut lock_state).expect("a spare one has no other owner");
+        unshared.reset(key, place);
+        lock_state.set_deadline(self.engine.deadline(lock));
+        if let Some(Place::Campaign { term, .. }) = self.places.get_mut(place) {
+            *term = Some((lock.token(), Arc::clone(&lock_state)));
+        }
+        lock_state
+    }
+
+    /// The term is over for its holder, for this reason or because it resigned.
+    pub(super) fn end_lock_of_term(&mut self, place: usize, error: Option<Error>) {
+        if let Some(Place::Campaign { term: Some((_, lock_state)), .. }) = self.places.get(place) {
+            lock_state.ends(error, &mut self.after_unlock.woken);
+        }
+    }
+
+    /// The holder has dropped a term.
+    pub(super) fn end_term(&mut self, place: usize, campaign: CampaignId) {
+        if let Some(Place::Campaign { term, id, .. }) = self.places.get_mut(place) {
+            if *id == Some(campaign) {
+                *term = None;
+            }
+        }
+        self.engine.end_term(campaign);
+    }
+
+    /// A campaign is over. If a caller still has its term, the place is that of the term's lock
+    /// from now on.
+    pub(super) fn end_campaign(&mut self, place: usize, campaign: CampaignId) {
+        self.engine.withdraw(campaign);
+        if let Some(Place::Campaign { waker, term, .. }) = self.places.get_mut(place) {
+            self.after_unlock.dropped.extend(waker.take());
+            match term.take() {
+                Some((token, lock_state)) => {
+                    self.places[place] = Place::Held { token, lock_state };
+                }
+                None => drop(self.places.remove(place)),
+            }
+        }
     }
 
     /// Takes back the state of a guard that was dropped, for the next guard. If it returns the

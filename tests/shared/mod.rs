@@ -5,6 +5,7 @@ mod basics;
 mod close_and_panics;
 mod connecting;
 mod dropped;
+mod elections;
 mod executor;
 mod expiring;
 mod forked;
