@@ -147,6 +147,17 @@ fn marking_of_another_process(
     }
 }
 
+/// Whether a server was promoted in the place of the known one, and a client has met it since: the
+/// marker names the process and the replication history, which began with the promotion.
+pub fn was_met_after_promotion(known: &Known, found: MarkerState, info: &Info) -> bool {
+    let is_own = matches!(found, MarkerState::Present(marker) if marker.identity == info.identity);
+    let identity = info.identity;
+    is_own
+        && info.promoted
+        && identity.replid.is_some()
+        && identity.run_id != known.info.identity.run_id
+}
+
 /// What the client knew of the node before its present process.
 fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a Known> {
     known.filter(|known| known.info.identity.run_id != info.identity.run_id)
