@@ -17,7 +17,8 @@ fn without_lua(count: usize) -> Option<Fleet> {
     Some(fleet)
 }
 
-const NO_LUA: &str = "runs no Lua scripts: only plain locks on one key work there";
+const NO_LUA: &str =
+    "runs no Lua scripts, which several keys, a fencing number and an extend by token need";
 
 #[test]
 fn every_verb_works_on_servers_without_lua_or_says_what_it_needs() {
