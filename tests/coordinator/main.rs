@@ -46,6 +46,7 @@ mod marker_probes;
 mod no_lua;
 mod pending_releases;
 mod persistent;
+mod promoted;
 mod quarantine;
 mod quarantine_extend;
 mod rare_orders;
