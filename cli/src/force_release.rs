@@ -17,6 +17,7 @@ use crate::event_loop::{EventLoop, Patience};
 use crate::look::Colours;
 use crate::output::{self, Refusal, trouble};
 use crate::status::{inspected, keys};
+use crate::wait::failed;
 use crate::{exit, node_events, nodes};
 
 const LONG_ABOUT: &str = "\
@@ -107,6 +108,7 @@ fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<()
     if answered >= seen.quorum {
         return Ok(());
     }
+    event_loop.refuse_lasting_trouble(failed(seen))?;
     let mut report = event_loop.engine.coordinator().report_node_states(clock::now());
     report.key = seen.key.clone();
     for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {

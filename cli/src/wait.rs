@@ -81,11 +81,13 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
             return tell(options, now.saturating_since(begun));
         }
         let is_unknown = finding == KeySummary::Unknown;
+        if is_unknown {
+            event_loop.refuse_lasting_trouble(failed(seen))?;
+        }
         unknown_since = is_unknown.then(|| unknown_since.unwrap_or(now));
         let patience = unknown_since.map(|since| since.saturating_add(timing.no_quorum_wait));
         let end = give_up_at.into_iter().chain(patience).min();
         if end.is_some_and(|end| now >= end) {
-            event_loop.refuse_lasting_trouble(failed(seen))?;
             return Err(refusal(&event_loop, key, seen, is_unknown));
         }
         let inspect_at = next_inspection(now, pause, finding);
@@ -111,7 +113,7 @@ fn sleep(event_loop: &mut EventLoop, until: Instant) -> Result<(), Refusal> {
 }
 
 /// The nodes that could not be asked, or did not answer.
-fn failed(seen: &Inspection) -> redlatch::NodeSet {
+pub fn failed(seen: &Inspection) -> redlatch::NodeSet {
     let failed = |(_, state): &(usize, KeyState)| matches!(state, KeyState::Failed(_));
     let sights = seen.nodes.iter().map(|node| node.state).enumerate();
     sights.filter(failed).map(|(index, _)| redlatch::NodeId::new(index)).collect()

@@ -168,7 +168,8 @@ impl Bench {
     /// As `with_markers`, with other settings.
     pub fn of_settings(mut settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
-        settings.node_timeout = NODE_TIMEOUT;
+        // With replicas no shorter one is allowed than 200 ms.
+        settings.node_timeout = if settings.replicas > 0 { 4 * NODE_TIMEOUT } else { NODE_TIMEOUT };
         let core = Coordinator::new(settings, [8; 32], now).expect("good settings");
         let info =
             (0..nodes).map(|node| INFO_REPLID.replace("RR0", &format!("RR{node}"))).collect();

@@ -48,6 +48,7 @@ mod notes;
 mod owners;
 mod pending_releases;
 mod persistent;
+mod promoted;
 mod quarantine;
 mod quarantine_extend;
 mod rare_orders;

@@ -6,55 +6,76 @@ use redlatch::{Error, Guard, LockOptions};
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// A master and its replica, which reaches the master through the link.
-struct Failover {
-    fleet: Fleet,
-    link: Proxy,
+/// A master and its replicas, which reach the master through the link.
+pub(super) struct Failover {
+    // The first field, so that it closes its connections to the servers before these end.
+    pub(super) link: Proxy,
+    pub(super) fleet: Fleet,
 }
 
 impl Failover {
     fn start() -> Failover {
-        let fleet = Fleet::with(2, &["--repl-diskless-sync-delay", "0"]);
+        Failover::with(1, &[])
+    }
+
+    /// Servers with more arguments, which are for the promoted one, too.
+    pub(super) fn with(replicas: usize, arguments: &[&str]) -> Failover {
+        let all = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
+        let fleet = Fleet::with(replicas + 1, &all);
         let link = Proxy::start(fleet[0].address());
-        let set_up = Failover { fleet, link };
-        set_up.follow(1, set_up.link.port());
+        let set_up = Failover { link, fleet };
+        (1..=replicas).for_each(|server| set_up.follow(server, set_up.link.port()));
         set_up
     }
 
     /// Makes a server the replica of the one at this port.
-    fn follow(&self, server: usize, port: u16) {
+    pub(super) fn follow(&self, server: usize, port: u16) {
         let server = &self.fleet[server];
         assert!(server.command(&["REPLICAOF", "127.0.0.1", &port.to_string()]).is_ok());
         eventually(SOON, "it follows", || server.info("master_link_status") == "up");
     }
 
-    /// Cuts the master off from its replica, and promotes that.
-    fn promote(&self) {
+    /// Cuts the master off from its replicas, and promotes the first one.
+    pub(super) fn promote(&self) {
         self.link.hold();
         assert!(self.fleet[1].command(&["REPLICAOF", "NO", "ONE"]).is_ok());
     }
 
-    /// A client of this one server.
     fn client(&self, server: usize, replicas: u32) -> Client {
+        self.client_with(server, replicas, TTL)
+    }
+
+    /// A client of this one server.
+    pub(super) fn client_with(&self, server: usize, replicas: u32, max_ttl: Duration) -> Client {
         let config = Config::new([self.fleet[server].url()]).expect("a good address");
-        let config = config.node_timeout(millis(2_000)).max_ttl(TTL).replicas(replicas);
+        let config = config.node_timeout(millis(2_000)).max_ttl(max_ttl).replicas(replicas);
         Client::connect(config).expect("good settings")
     }
 }
 
 /// A lock that is renewed for as long as its client is driven.
 fn hold(client: &Client) -> Guard<'_> {
-    let options = LockOptions::new(TTL).wait(SOON).auto_extend(900 * SECOND);
+    hold_for(client, TTL)
+}
+
+/// A lock with this ttl that is renewed for as long as its client is driven. A server that was just
+/// started grants it only after its quarantine.
+pub(super) fn hold_for(client: &Client, ttl: Duration) -> Guard<'_> {
+    let options = LockOptions::new(ttl).wait(6 * SOON).auto_extend(900 * SECOND);
     client.lock("a", options).expect("nobody else has it")
 }
 
 /// Lets the holder renew its lock until the other client has the lock, too. Returns whether the
 /// holder believes in its lock then.
-fn believes_beside(holder: (&Client, &Guard<'_>), other: &Client) -> bool {
-    let end = Instant::now() + SOON;
+pub(super) fn believes_beside(
+    holder: (&Client, &Guard<'_>),
+    other: &Client,
+    ttl: Duration,
+) -> bool {
+    let end = Instant::now() + 6 * SOON;
     while Instant::now() < end {
         holder.0.drive(millis(20)).expect("it can be driven");
-        if let Ok(guard) = other.try_lock("a", TTL) {
+        if let Ok(guard) = other.try_lock("a", ttl) {
             let believes = holder.1.check().is_ok();
             guard.check().expect("it has just got the lock");
             return believes;
@@ -71,7 +92,7 @@ fn master_that_is_cut_off_from_its_replica_has_a_second_holder_without_confirmat
     let guard = hold(&holder);
     servers.promote();
     let other = servers.client(1, 0);
-    assert!(believes_beside((&holder, &guard), &other), "nothing ends its lock");
+    assert!(believes_beside((&holder, &guard), &other, TTL), "nothing ends its lock");
 }
 
 #[test]
@@ -90,7 +111,7 @@ fn master_that_is_cut_off_from_its_replica_keeps_no_lock_that_replicas_confirm()
     assert!(guard.check().is_err(), "the lock was renewed on a master that was replaced");
     // The old master comes back as its replica.
     servers.follow(0, servers.fleet[1].port());
-    assert!(!believes_beside((&holder, &guard), &other));
+    assert!(!believes_beside((&holder, &guard), &other, TTL));
 }
 
 /// An extend that asks for less time than the key has writes nothing. Then the replicas have all

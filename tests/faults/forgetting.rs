@@ -91,7 +91,7 @@ fn flush_is_seen_by_the_next_client() {
     fleet.command(&["FLUSHALL"]);
     // Two processes connect one after the other. The first one finds no marker and writes one; the
     // second one learns of the flush from that marker.
-    let lately = "its node marker was written a short time ago: it was restarted, is new, or lost";
+    let lately = "its node marker was written a short time ago: it was restarted or promoted, ";
     for why in ["its node marker is missing", lately] {
         let error = lock(Duration::ZERO).expect_err("the nodes forgot everything a moment ago");
         assert!(error.to_string().contains(why), "{error}");

@@ -10,6 +10,7 @@ mod forgetting;
 mod fork;
 mod liveness;
 mod markers;
+mod min_replicas;
 mod namespaces;
 mod permissions;
 mod replies;

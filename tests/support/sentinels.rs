@@ -95,8 +95,8 @@ impl Sentinels {
         all
     }
 
-    /// From now on, a master that is silent for half a second is taken for dead. Before that a stall
-    /// of the machine leads to no failover.
+    /// From now on, a master that is silent for half a second is taken for dead. Before that a
+    /// stall of the machine leads to no failover.
     #[track_caller]
     pub fn watch_closely(&self) {
         for sentinel in &self.sentinels {

@@ -2,7 +2,7 @@
 //!
 //! This file makes the measurements one after the other, cleans up, and reports. The bench asks
 //! only for its own keys, which no other client uses. If a node forgot one of them, no client would
-//! be harmed, so the restart guard is off.
+//! be harmed, so the restart guard is off, unless replicas are counted: they need it.
 
 mod chart;
 mod closed;
@@ -118,8 +118,11 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn bench(options: &Options) -> Result<u8, Refusal> {
     let plan = Plan::new(options)?;
-    let config = nodes::config(&options.common.nodes, &options.common.timing)?
-        .restart_guard(RestartGuard::Off);
+    let config = nodes::config(&options.common.nodes, &options.common.timing)?;
+    let config = match config.get_settings().replicas {
+        0 => config.restart_guard(RestartGuard::Off),
+        _ => config,
+    };
     let files = Files::new(options, &plan)?;
     let mut bench = Bench {
         options,

@@ -85,20 +85,28 @@ fn list(options: &Options) -> Result<u8, Refusal> {
     } else if !how.quiet && !locks.is_empty() {
         output::print(text(&locks, Colours::on(&std::io::stdout())).trim_end())?;
     }
+    let (all, listed) = (sources.len(), sources.len() - found.troubles.len());
+    let is_quorum = is_quorum_usable(&event_loop);
     if !how.quiet {
         complaints(&found).iter().for_each(|line| output::complain(line));
-        if locks.is_empty() && found.troubles.is_empty() && !how.json {
+        if locks.is_empty() && found.troubles.is_empty() && is_quorum && !how.json {
             output::complain("redlatch: no lock is held");
         }
     }
-    let (all, listed) = (sources.len(), sources.len() - found.troubles.len());
-    let core = event_loop.engine.coordinator();
-    let usable = (0..all).filter(|&node| core.node_state(NodeId::new(node)).is_usable()).count();
-    if usable < majority(all) && !how.quiet {
+    if !is_quorum && !how.quiet {
+        let core = event_loop.engine.coordinator();
         let error = Error::NoQuorum(core.report_node_states(clock::now()));
         output::complain(&format!("redlatch: {error}"));
     }
-    Ok(if listed.min(usable) < majority(all) { exit::NO_QUORUM } else { exit::DONE })
+    Ok(if is_quorum && listed >= majority(all) { exit::DONE } else { exit::NO_QUORUM })
+}
+
+/// Whether enough nodes can be asked what they hold. Else no lock is known.
+pub fn is_quorum_usable(event_loop: &EventLoop) -> bool {
+    let core = event_loop.engine.coordinator();
+    let all = core.settings().nodes.len();
+    let usable = (0..all).filter(|&node| core.node_state(NodeId::new(node)).is_usable()).count();
+    usable >= majority(all)
 }
 
 /// Why locks may be missing from the list, one line for each reason.

@@ -18,7 +18,7 @@ use signal_hook_mio::v1_0::Signals;
 
 use crate::arguments::{Common, duration};
 use crate::event_loop::{EventLoop, Patience};
-use crate::list::{Found, MOST_LOCKS, Pattern, complaints, held, objects, text};
+use crate::list::{Found, MOST_LOCKS, Pattern, complaints, held, is_quorum_usable, objects, text};
 use crate::look::Colours;
 use crate::nodes::config;
 use crate::output::{self, Refusal};
@@ -147,6 +147,9 @@ impl Top<'_> {
         let mut picture = format!("{}\n\n", nodes.text.trim_end());
         match &self.found {
             None => picture.push_str("the nodes are asked for their keys ...\n"),
+            Some(_) if !is_quorum_usable(event_loop) && locks.is_empty() => {
+                picture.push_str("no lock is known: too few nodes answer\n");
+            }
             Some(_) if locks.is_empty() => picture.push_str("no lock is held\n"),
             Some(_) => picture.push_str(&text(&locks, Colours::on(&std::io::stdout()))),
         }

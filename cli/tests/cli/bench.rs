@@ -391,3 +391,25 @@ fn bench_works_with_closed_outputs() {
     assert!(Percentiles::read(&files.read("it.hgrm")).total > 0);
     fleet.wait_empty();
 }
+
+/// Counted replicas need the restart guard, which is off in every other bench.
+#[test]
+fn bench_measures_grants_that_replicas_confirm() {
+    let fleet = Fleet::with(2, &["--repl-diskless-sync-delay", "0"]);
+    let port = fleet[0].port().to_string();
+    assert!(fleet[1].command(&["REPLICAOF", "127.0.0.1", &port]).is_ok());
+    eventually(LIMIT, "it follows", || fleet[1].info("master_link_status") == "up");
+    let on_master = |words: &[&str]| {
+        let mut command = tool(words);
+        run(command.args(["--node-timeout", NODE_TIMEOUT]).env("REDLATCH_SERVERS", fleet[0].url()))
+    };
+    eventually(LIMIT, "the server is vouched for", || {
+        let ended = on_master(&["init", "--yes", "--json"]).with_code(0);
+        ended.json()["vouched"].as_array().is_some_and(|nodes| nodes.len() == 1)
+    });
+    let flags = ["bench", "--replicas", "1", "--duration", "200ms"];
+    let ended = on_master(&flags).with_code(0);
+    assert!(ended.out.contains("pairs/s"), "{ended:?}");
+    let calls = fleet[0].command(&["INFO", "commandstats"]).text();
+    assert!(calls.contains("cmdstat_wait:"), "{calls}");
+}

@@ -7,16 +7,16 @@ use super::status::terminal;
 use super::*;
 
 /// A `hold` that holds its lock, with a pipe on stdin that stays open.
-struct Holding {
-    tool: Running,
-    token: String,
-    stdin: Option<std::process::ChildStdin>,
+pub struct Holding {
+    pub tool: Running,
+    pub token: String,
+    pub stdin: Option<std::process::ChildStdin>,
     rest: BufReader<std::process::ChildStdout>,
 }
 
 impl Holding {
     #[track_caller]
-    fn start(command: &mut Command) -> Holding {
+    pub fn start(command: &mut Command) -> Holding {
         command.stdin(Stdio::piped());
         let started = Instant::now();
         let mut child = in_own_group(command).spawn().expect("the binary was built");

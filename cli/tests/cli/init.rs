@@ -67,7 +67,7 @@ fn init_is_not_named_after_a_restart_and_the_first_hint_is_to_wait() {
     // The output wraps each of the three texts.
     for part in [
         ": its node marker was written a short ",
-        "  time ago: it was restarted, is new, or lost its keys\n",
+        "  time ago: it was restarted or promoted, is new, or lost its keys\n",
     ] {
         assert_eq!(later.out.matches(part).count(), 3, "{later:?}");
     }

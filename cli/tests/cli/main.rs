@@ -39,6 +39,7 @@ mod list;
 mod max_hold;
 mod members;
 mod members_change;
+mod no_lua;
 mod no_quorum_wait;
 mod outcomes;
 mod overlap;

@@ -135,7 +135,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     tool.end(LIMIT).with_code(0);
     assert!(!ready.exists());
 
-    // The ready file is removed when the loss is known, while CMD still runs: CMD itself sees it go.
+    // The ready file is removed when the loss is known, while CMD still runs: CMD sees it go.
     let script = "trap '' TERM; until [ -e ready ]; do sleep 0.01; done; echo > started; \
                   while [ -e ready ]; do sleep 0.01; done; echo > seen; sleep 60";
     let flags = ["--ready-file", "ready", "-t", "6s"];

@@ -15,7 +15,7 @@ fn lines(running: &mut Running) -> impl Iterator<Item = String> + use<> {
     BufReader::new(out).lines().map(|line| line.expect("it is text"))
 }
 
-fn started(mut command: Command) -> (Running, impl Iterator<Item = String>) {
+pub fn started(mut command: Command) -> (Running, impl Iterator<Item = String>) {
     let child = in_own_group(&mut command).spawn().expect("the binary was built");
     let started = Instant::now();
     let mut running = Running { started, child, out: None, errors: None };
@@ -51,7 +51,7 @@ fn top_shows_the_nodes_and_then_the_locks_as_they_come_and_go() {
 }
 
 /// Takes lines up to the first one with a text.
-trait CollectUntil: Iterator<Item = String> + Sized {
+pub trait CollectUntil: Iterator<Item = String> + Sized {
     fn collect_until(self, wanted: &str) -> Vec<String> {
         let mut seen = Vec::new();
         for line in self {

@@ -74,7 +74,8 @@ impl Cluster {
         let entry = &self.nodes[node.index()];
         let (vetted, found) = (*entry.handshake.vetted(), entry.handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        let (known, evicted) = (entry.known(), entry.evicted);
+        let evicted = entry.evicted;
+        let known = self.known_before(node, found.unwrap_or(vetted.marker), &vetted);
         let how = restart_guard::marking(guard, known.as_ref(), &vetted, evicted, max_ttl, now);
         let later = how.filter(|&how| restart_guard::is_for_later(how, &vetted, max_ttl));
         match (found, how) {

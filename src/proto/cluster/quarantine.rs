@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::known::Sighting;
+use crate::proto::cluster::known::{Known, Sighting};
 use crate::proto::cluster::restart_guard::{self, QuarantineReason};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
@@ -29,8 +29,8 @@ impl Cluster {
         now: Instant,
     ) {
         let asked_at = self.asked_at(node);
+        let before = self.known_before(node, found, vetted);
         let entry = &mut self.nodes[node.index()];
-        let before = entry.known();
         entry.sighting = vetted.micros.map(|micros| Sighting { micros, asked_at });
         // A marker that was to say when an earlier process started is not written for this one.
         entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
@@ -57,6 +57,22 @@ impl Cluster {
         if let Some((length, why)) = judged {
             self.quarantine(node, length, why, now);
         }
+    }
+
+    /// What the client knew of the node before its present handshake, and has to compare with what
+    /// it sees now. That is nothing of a former master that may have gone on beside the present one
+    /// but was confirmed by no replica since: then the marker says when the promoted server was met
+    /// first, as it says to a client that begins now.
+    pub(super) fn known_before(
+        &self,
+        node: NodeId,
+        found: MarkerState,
+        vetted: &Vetted,
+    ) -> Option<Known> {
+        let known = self.nodes[node.index()].known()?;
+        let is_over = self.settings.replicas > 0
+            && restart_guard::was_met_after_promotion(&known, found, &vetted.info);
+        (!is_over).then_some(known)
     }
 
     /// Puts a node into quarantine that may just have forgotten a live lock. Later clients learn of

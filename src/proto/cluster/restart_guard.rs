@@ -18,9 +18,11 @@ use crate::proto::wire::marker::{Marker, MarkerState, Marking};
 pub enum QuarantineReason {
     /// The node started a short time ago.
     Young,
-    /// The node is another process than before: a restart, or a failover to another server at the
-    /// same address.
+    /// The node is another process than before.
     Restarted,
+    /// Another server, which was a replica, was promoted in the place of the former one, as in a
+    /// failover: it is another process, and was up before that one was gone.
+    Replaced,
     /// The node was a replica, and became a master at an unknown time.
     Promoted,
     /// The node has no node marker: it is new, or it lost its keys.
@@ -64,13 +66,14 @@ impl fmt::Display for QuarantineReason {
         f.write_str(match self {
             QuarantineReason::Young => "it started a short time ago",
             QuarantineReason::Restarted => "it was restarted",
+            QuarantineReason::Replaced => "another server was promoted in its place",
             QuarantineReason::Promoted => "it was a replica and was promoted",
             QuarantineReason::Unmarked => {
                 "its node marker is missing, so it is new or lost its keys"
             }
             QuarantineReason::MarkedLately => {
-                "its node marker was written a short time ago: it was restarted, is new, or lost \
-                 its keys"
+                "its node marker was written a short time ago: it was restarted or promoted, is \
+                 new, or lost its keys"
             }
             QuarantineReason::Flushed => "it was flushed",
             QuarantineReason::ClockJumped => "its clock jumped",
@@ -144,6 +147,17 @@ fn marking_of_another_process(
     }
 }
 
+/// Whether a server was promoted in the place of the known one, and a client has met it since: the
+/// marker names the process and the replication history, which began with the promotion.
+pub fn was_met_after_promotion(known: &Known, found: MarkerState, info: &Info) -> bool {
+    let is_own = matches!(found, MarkerState::Present(marker) if marker.identity == info.identity);
+    let identity = info.identity;
+    is_own
+        && info.promoted
+        && identity.replid.is_some()
+        && identity.run_id != known.info.identity.run_id
+}
+
 /// What the client knew of the node before its present process.
 fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a Known> {
     known.filter(|known| known.info.identity.run_id != info.identity.run_id)
@@ -173,7 +187,7 @@ pub fn distrust(
     if info.identity.run_id.is_none() {
         return Some((whole, QuarantineReason::Unknown));
     }
-    let changed = known.and_then(|known| change(&known.info, info, max_ttl));
+    let changed = known.and_then(|known| change(known, vetted, max_ttl));
     match vetted.marker {
         MarkerState::Unavailable => match known {
             None => without_a_marker(info, whole),
@@ -223,15 +237,29 @@ fn longest(
 }
 
 /// Whether the node is another process, or another replication history, than it was.
-fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<QuarantineReason> {
-    let promoted = info.promoted && !known.promoted;
-    let history = info.identity.replid != known.identity.replid;
-    if info.identity.run_id != known.identity.run_id {
-        Some(QuarantineReason::Restarted)
+fn change(known: &Known, vetted: &Vetted, max_ttl: Duration) -> Option<QuarantineReason> {
+    let (before, info) = (&known.info, &vetted.info);
+    let promoted = info.promoted && !before.promoted;
+    let history = info.identity.replid != before.identity.replid;
+    if info.identity.run_id != before.identity.run_id {
+        let seen_at = known.sighting.map(|sighting| sighting.micros);
+        let ago = vetted.micros.zip(seen_at).map(|(now, then)| now.saturating_sub(then));
+        Some(other_process(info, ago.map_or(Duration::MAX, Duration::from_micros)))
     } else if promoted || (history && !is_harmless_history(info, max_ttl)) {
         Some(QuarantineReason::Promoted)
     } else {
         None
+    }
+}
+
+/// Why a node is another process than the one that was seen this long ago. A server that was up
+/// then was not restarted, and one that was promoted is a replica of the former one. This is only
+/// for the words: the two clocks may differ.
+fn other_process(info: &Info, ago: Duration) -> QuarantineReason {
+    if info.promoted && surely_up(info) >= ago {
+        QuarantineReason::Replaced
+    } else {
+        QuarantineReason::Restarted
     }
 }
 
@@ -257,8 +285,10 @@ fn by_marker(
 ) -> Option<(Duration, QuarantineReason)> {
     let left = whole.saturating_sub(marker.age(vetted.micros));
     let why = match found {
+        // Nothing says when the process was last seen that the marker named. But if the present
+        // one had been up for so long, some client would have met it, unless it was a replica.
         MarkerState::Present(found) if found.identity.run_id != marker.identity.run_id => {
-            QuarantineReason::Restarted
+            other_process(&vetted.info, whole)
         }
         MarkerState::Present(found) if found.identity.replid != marker.identity.replid => {
             QuarantineReason::Promoted

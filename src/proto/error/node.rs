@@ -231,7 +231,10 @@ impl NodeError {
             NodeError::UnknownCommand => "does not know the command",
             NodeError::Other => "returned an error",
             NodeError::ClockSkew => "has a clock too far from the others' for a fence",
-            NodeError::NoLua => "runs no Lua scripts: only plain locks on one key work there",
+            NodeError::NoLua => {
+                "runs no Lua scripts, which several keys, a fencing number and an extend by token \
+                 need"
+            }
         }
     }
 

@@ -28,7 +28,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, Details, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::error_line::storable_part;
+use crate::proto::wire::error_line::{printable, storable_part};
 use crate::proto::wire::handshake::{Fact, Step};
 use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
@@ -635,7 +635,7 @@ fn note_error(
     secret: Option<&Secret>,
 ) {
     text.clear();
-    text.extend(storable_part(line, ask, secret).escape_ascii().map(char::from));
+    text.extend(printable(storable_part(line, ask, secret)));
     if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
         scripts.note_error(name, form, NodeError::of_error(line));
     } else if transaction_of(ask.as_ref()).is_some() {

@@ -35,6 +35,15 @@ pub(super) fn storable_part<'a>(
     if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(ERROR_BYTES)] }
 }
 
+/// A part of an error line as text of one line. Quotes stay: servers put them around names.
+pub(super) fn printable(part: &[u8]) -> impl Iterator<Item = char> {
+    part.iter().flat_map(|&byte| {
+        // Without the backslash of an escaped quote.
+        let skipped = usize::from(matches!(byte, b'\'' | b'"'));
+        byte.escape_ascii().skip(skipped).map(char::from)
+    })
+}
+
 /// The code that an error line begins with: one short word of capitals. Empty if the line begins
 /// otherwise.
 fn code(line: &[u8]) -> &[u8] {
@@ -52,6 +61,13 @@ mod tests {
         let secret = Secret::new(secret);
         let kept = storable_part(line.as_bytes(), None, Some(&secret));
         std::str::from_utf8(kept).expect("a part of a text")
+    }
+
+    #[test]
+    fn control_characters_of_an_error_are_escaped_and_its_quotes_are_not() {
+        let line = b"NOPERM 'eval' \"a\" \\ \r\n\x1b\xff";
+        let text: String = printable(line).collect();
+        assert_eq!(text, "NOPERM 'eval' \"a\" \\\\ \\r\\n\\x1b\\xff");
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn age(subject: &Subject, how: &Use) -> Finding {
         (subject.met.state, subject.met.distrust)
     {
         // The check "role" reports the quarantine of a promoted server.
-        if why != QuarantineReason::Promoted {
+        if !matches!(why, QuarantineReason::Promoted | QuarantineReason::Replaced) {
             let left = span(round_up_to_seconds(until.saturating_since(how.now)));
             let max = span(how.max_ttl);
             return Finding::warn(

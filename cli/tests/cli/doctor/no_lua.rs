@@ -1,57 +1,8 @@
-//! Every verb of the tool on servers without Lua: its result, or what it says. They run only on
-//! Valkey from 9.1 on, where Lua is a module.
+//! `doctor`, `init` and the list of masters on servers without Lua: Valkey from 9.1 on, where Lua
+//! is a module.
 
 use super::*;
-
-/// Servers without Lua; `None` if Lua is no module of this server.
-fn without_lua(count: usize) -> Option<Fleet> {
-    let server = support::Server::get();
-    if !server.valkey || server.version < (9, 1) {
-        println!("not run: {} {:?} has no module lua", server.binary, server.version);
-        return None;
-    }
-    let fleet = Fleet::with(count, &["--enable-module-command", "yes"]);
-    for node in &fleet {
-        assert!(node.command(&["MODULE", "UNLOAD", "lua"]).is_ok());
-    }
-    Some(fleet)
-}
-
-const NO_LUA: &str = "runs no Lua scripts: only plain locks on one key work there";
-
-#[test]
-fn every_verb_works_on_servers_without_lua_or_says_what_it_needs() {
-    let Some(fleet) = without_lua(3) else { return };
-    let done = |words: &[&str]| {
-        let ended = run_on(&fleet, words);
-        println!("redlatch {}: {ended:?}", words.join(" "));
-        ended.with_code(0)
-    };
-    let refused = |code: i32, words: &[&str]| {
-        let ended = run_on(&fleet, words);
-        println!("redlatch {}: {ended:?}", words.join(" "));
-        let ended = ended.with_code(code);
-        assert!(ended.errors.contains(NO_LUA), "{ended:?}");
-    };
-    let token = done(&["acquire", "-t", "60s", "deploy"]).out.trim().to_owned();
-    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
-    let status = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(status.out.contains(&token), "{status:?}");
-    assert!(done(&["list"]).out.contains("deploy"));
-    refused(125, &["extend", "-t", "60s", "deploy", &token]);
-    done(&["release", "deploy", &token]);
-    run_on(&fleet, &["release", "deploy", &token]).with_code(1);
-    done(&["wait", "deploy"]);
-    // The lock is kept while the command runs for longer than its ttl.
-    let held = done(&["exec", "-t", "300ms", "deploy", "--", "sleep", "1"]);
-    assert_eq!(held.errors, "");
-    let token = done(&["acquire", "-t", "60s", "deploy"]).out;
-    let deleted = done(&["force-release", "--yes", "deploy"]);
-    assert!(deleted.out.contains(&format!("deleted {}", token.trim())), "{deleted:?}");
-    refused(125, &["acquire", "a", "b"]);
-    assert_eq!(fleet.keys_everywhere(), []);
-    done(&["bench", "--duration", "200ms"]);
-}
+use crate::no_lua::{NO_LUA, without_lua};
 
 #[test]
 fn doctor_and_init_on_servers_without_lua() {
@@ -96,4 +47,9 @@ fn list_of_masters_is_written_on_servers_without_lua() {
     });
     let list = checked(&["members"]).with_code(0);
     assert!(fleet.iter().all(|node| list.out.contains(&label(node))), "{list:?}");
+    let to = fleet.urls().join(",");
+    for action in [&["resume"][..], &["undo"], &["change", "--to", &to]] {
+        let done = checked(&[&["members"], action].concat()).with_code(0);
+        assert!(done.out.contains("done; quorum 2 of 3"), "{action:?}: {done:?}");
+    }
 }
