@@ -143,10 +143,10 @@ fn leader_that_resigns_is_out_for_the_pause() {
     follow(&mut second, "first");
     first.resign(600 * SECOND).wait().unwrap();
     assert!(matches!(term.check(), Err(Error::Lost { reason: LostReason::Over, .. })));
-    assert!(matches!(change(&mut first), Ok(Standing::Following(None))));
+    // The next candidate may lead by now.
+    assert!(matches!(change(&mut first), Ok(Standing::Following(_))));
     drop(term);
     let after = lead(&mut second);
-    follow(&mut first, "second");
     drop(after);
     // Nobody else stands in line, so the second one leads again.
     drop(lead(&mut second));
@@ -161,8 +161,9 @@ fn leader_that_resigns_is_out_for_the_pause() {
 fn leader_that_is_asked_to_resign_gives_its_term_up() {
     let (fleet, client) = fleet_and_trusting_client(3);
     let other = trusting(&fleet);
-    let (mut first, mut second) = (candidate(&client, "first"), candidate(&other, "second"));
+    let mut first = candidate(&client, "first");
     let term = lead(&mut first);
+    let mut second = candidate(&other, "second");
     let leader = follow(&mut second, "first");
     let observer = election(&other).observe();
     observer.ask_to_resign(&leader, 600 * SECOND).wait().unwrap();
