@@ -10,11 +10,8 @@ use crate::bench::{Bench, TTL};
 const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) {
-    let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
-    bench
-        .core
-        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
-        .expect("it can be asked for");
+    let keys = KeySet::new(names).expect("a good set");
+    bench.ask_for(&keys, 0, LockOptions::new(TTL).wait(WAIT));
 }
 
 /// Takes what the node was sent, and returns the requests about keys as `take` or `release` and the
