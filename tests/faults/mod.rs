@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
 use crate::ready;
-use crate::support::{Fleet, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::support::{Fleet, Folder, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis};
 use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::folder::Folder;
 use super::lock::ServerLock;
 use super::monitor::Monitor;
-use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_directory};
+use super::process::{Process, Recipe, field, free_port, is_free, loopback};
 use super::resp_client::{RespClient, Value};
 use super::{SOON, eventually};
 
@@ -30,7 +31,8 @@ const STARTS: usize = 10;
 #[derive(Debug)]
 pub struct Fleet {
     nodes: Vec<Node>,
-    directory: PathBuf,
+    // After the nodes, so that it is removed after the servers have ended.
+    folder: Folder,
     // The last field, so that the place is free only after the servers have ended.
     lock: ServerLock,
 }
@@ -71,8 +73,7 @@ impl Fleet {
         variables: &[(&str, &str)],
     ) -> Fleet {
         let lock = ServerLock::take();
-        let directory = own_directory();
-        let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
+        let mut fleet = Fleet { nodes: Vec::new(), folder: Folder::new(), lock };
         let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, &arguments, variables)).collect();
         let spawned: Vec<(Recipe, Process)> = recipes
             .into_iter()
@@ -165,7 +166,7 @@ impl Fleet {
         arguments: impl Fn(usize, &Path) -> Vec<String>,
         variables: &[(&str, &str)],
     ) -> Recipe {
-        let directory = self.directory.join(index.to_string());
+        let directory = self.folder.join(index.to_string());
         std::fs::create_dir(&directory).expect("a new directory can be written");
         let arguments = arguments(index, &directory);
         let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
@@ -188,13 +189,6 @@ impl<'a> IntoIterator for &'a Fleet {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -70,7 +70,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
-use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
+use support::{Dice, Fleet, Folder, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
 
 /// How long a tool may take if it has nothing to wait for: many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
