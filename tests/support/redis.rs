@@ -120,11 +120,26 @@ impl Fleet {
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
-    /// Waits until no server has a key, because a release may be on its way that no caller waits
-    /// for. Panics if a key may have gone by its ttl.
+    /// The values of the key, one for each server that has it.
+    pub fn values(&self, key: &str) -> Vec<Vec<u8>> {
+        self.iter().filter_map(|node| node.get(key)).collect()
+    }
+
+    /// Waits until every server holds this token at the key, because a call already returns when a
+    /// majority does.
     #[track_caller]
-    pub fn wait_empty(&self) {
+    pub fn wait_held(&self, key: &str, token: &impl ToString) {
+        let held = vec![token.to_string().into_bytes(); self.len()];
+        eventually(SOON, "all nodes hold it", || self.values(key) == held);
+    }
+
+    /// Waits until no server has a key, because a release may be on its way that no caller waits
+    /// for. Returns how long that took. Panics if a key may have gone by its ttl.
+    #[track_caller]
+    pub fn wait_empty(&self) -> Duration {
+        let start = Instant::now();
         eventually(SOON, "no key is left", self.emptied());
+        start.elapsed()
     }
 
     /// Returns a function that says whether all keys are gone, to be called again and again. It
