@@ -237,10 +237,7 @@ fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
     world.deliver_to_client(waiter, 2);
     world.run(2, &[b"SET", KEY, lock.token().to_string().as_bytes(), b"PX", b"60000"]);
     world.cut_off(&[0]);
-    let now = world.now();
-    world.client_mut(waiter).extend(&lock, LONG, 3, now).expect("it is held");
-    world.settle();
-    let extended = world.done[waiter].pop();
+    let extended = world.extend(waiter, &lock, LONG);
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
