@@ -388,6 +388,17 @@ impl Bench {
         self.answer_each(nodes.into_iter().map(|node| (node, bytes)));
     }
 
+    /// The node answers everything that it was sent: a probe as usual, and any other command as
+    /// `reply` says.
+    pub fn answer_all<'a>(&mut self, node: usize, reply: impl Fn(&Command) -> &'a str) {
+        for command in self.sent(node) {
+            match command[0].as_str() {
+                "TIME" => self.answer_time(node),
+                _ => self.reply(node, reply(&command)),
+            }
+        }
+    }
+
     /// As `answer`, with a reply for each node.
     pub fn answer_each<'a>(&mut self, replies: impl IntoIterator<Item = (usize, &'a str)>) {
         for (node, bytes) in replies {
