@@ -96,9 +96,15 @@ const NODE_TIMEOUT: &str = "5s";
 /// The tool with a verb and its flags, on the nodes of this fleet. It runs without the restart
 /// guard, because these servers have just been started, and with [`NODE_TIMEOUT`].
 fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let flags = ["--no-restart-guard", "--node-timeout", NODE_TIMEOUT];
+    tool_at(&fleet.urls(), &flags, arguments)
+}
+
+/// The tool with a verb, these flags and the other arguments of the verb, on these servers.
+fn tool_at(urls: &[String], flags: &[&str], arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", NODE_TIMEOUT]);
-    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    let mut command = tool(&[verb]);
+    command.args(flags).args(rest).env("REDLATCH_SERVERS", urls.join(","));
     command
 }
 
@@ -229,6 +235,11 @@ impl Ended {
 #[track_caller]
 fn fields(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// How the tool names a node.
+fn label(node: &Node) -> String {
+    node.address().to_string()
 }
 
 /// The value of this key on every running node, in the order of the list.
