@@ -11,13 +11,13 @@
 #[path = "support/by_hand.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod by_hand;
+#[path = "support/counting.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod counting;
 #[path = "support/ready.rs"]
 mod ready;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -25,51 +25,11 @@ use mio::{Events, Poll, Token};
 use redlatch::{Client, Config, Engine, KeySet, Lock, LockOptions, Outcome, RestartGuard};
 
 use by_hand::ByHand;
+use counting::{allocated, allocated_everywhere};
 use support::Fleet;
-
-/// Allocations on all threads, so also on the driver thread of a shared client.
-static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
 
 /// A test that counts on all threads locks this for writing, so that no other test runs beside it.
 static ALONE: RwLock<()> = RwLock::new(());
-
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    // The cell is const and has no destructor, so that reading it allocates nothing.
-    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
-// own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.set(ALLOCATED.get() + 1);
-        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATED.set(ALLOCATED.get() + 1);
-        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as in `alloc`.
-        unsafe { System.realloc(place, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-/// How often this thread has allocated, or has made an allocation larger.
-fn allocated() -> u64 {
-    ALLOCATED.get()
-}
 
 const PAIRS: u64 = 10_000;
 /// How many locks a node may be behind.
@@ -278,9 +238,9 @@ fn the_shared_client_allocates_nothing() {
     // fewest.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
-        let before = EVERYWHERE.load(Ordering::Relaxed);
+        let before = allocated_everywhere();
         pairs(PAIRS / 5, LAG as usize / 2);
-        fewest = fewest.min(EVERYWHERE.load(Ordering::Relaxed) - before);
+        fewest = fewest.min(allocated_everywhere() - before);
     }
     assert_eq!(fewest, 0, "allocations in {} pairs", PAIRS / 5);
 }

@@ -10,59 +10,16 @@
 #[path = "support/by_hand.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod by_hand;
+#[path = "support/counting.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use by_hand::{ByHand, key};
+use counting::{live, peak_of};
 use redlatch::AutoExtend;
 use redlatch::proto::{Lock, LockToken, NodeId};
-
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    // The cells are const and have no destructor, so that reading them allocates nothing.
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// The most bytes that were in use.
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    let live = LIVE.get() + bytes;
-    LIVE.set(live);
-    PEAK.set(PEAK.get().max(live));
-}
-
-// SAFETY: every call goes to the system's allocator; counting touches only cells of the thread's
-// own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as isize - layout.size() as isize);
-        // SAFETY: as in `alloc`.
-        unsafe { System.realloc(place, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-/// How many bytes are in use that this thread allocated.
-fn live() -> isize {
-    LIVE.get()
-}
 
 const LOCKS: usize = 100_000;
 const TTL: Duration = Duration::from_secs(60);
@@ -130,14 +87,14 @@ fn releases_of_many_locks_at_once_take_at_most_1000_bytes_each_for_a_moment() {
     }
     // The client gives the buffers of the acquires back.
     by_hand.rest(TTL / 2);
-    let (before, now) = (live(), by_hand.now());
-    PEAK.set(before);
-    for lock in locks.drain(..) {
-        by_hand.coordinator.release(lock, 0, now);
-    }
-    let taken = PEAK.get() - before;
+    let now = by_hand.now();
+    let taken = peak_of(|| {
+        for lock in locks.drain(..) {
+            by_hand.coordinator.release(lock, 0, now);
+        }
+    });
     let waiting = |node| by_hand.coordinator.output(NodeId::new(node)).len();
     let written: usize = (0..by_hand::NODES).map(waiting).sum();
     println!("a release: {} bytes, {} of them in outboxes", taken / 100_000, written / LOCKS);
-    assert!(taken <= 1_000 * LOCKS as isize, "{taken} bytes");
+    assert!(taken <= 1_000 * LOCKS as i64, "{taken} bytes");
 }

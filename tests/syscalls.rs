@@ -22,16 +22,15 @@ mod floor;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redlatch::proto::command::Form;
 use redlatch::{Config, LockOptions, Outcome, RestartGuard, SharedClient};
 
 use engine_loop::Loop;
-use support::{Fleet, eventually};
+use support::{Fleet, Folder, eventually};
 
 /// `in flight, pairs, url...`, separated by spaces: the orders for the child.
 const TOLD: &str = "REDLATCH_TRACED_CHILD";
@@ -130,11 +129,11 @@ fn call_that_a_thread_waits_for_looks_for_a_fork_once() {
     let (threads, pairs) = (8, 200);
     let fleet = Fleet::start(NODES as usize);
     let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));
-    let (directory, said) = strace("child_process_whose_threads_strace_traces", &orders, &[]);
+    let (files, said) = strace("child_process_whose_threads_strace_traces", &orders, &[]);
     assert!(said.contains(&format!("{} pairs", threads * pairs)), "it did its work: {said}");
     let lines = |name: &str| {
         let called = |file: &String| file.lines().filter(|line| line.starts_with(name)).count();
-        directory.files().iter().map(called).sum::<usize>()
+        files.iter().map(called).sum::<usize>()
     };
     let (looks, waits, calls) = (lines("getpid("), lines("epoll_wait("), 2 * threads * pairs);
     println!("{looks} looks, {calls} calls, {waits} wake-ups of the thread that drives");
@@ -246,9 +245,9 @@ fn trace_as(
     let trusted = ca.map(|ca| (TRUSTED, ca.as_os_str()));
     let floor = mark.map(|mark| (mark, OsStr::new("1")));
     let variables: Vec<_> = trusted.into_iter().chain(floor).collect();
-    let (directory, said) = strace("child_process_that_strace_traces", &orders, &variables);
+    let (files, said) = strace("child_process_that_strace_traces", &orders, &variables);
     assert!(said.contains(&format!("{pairs} pairs")), "the child did its work: {said}");
-    let calls = directory.files().iter().find_map(|file| Calls::between_marks(file));
+    let calls = files.iter().find_map(|file| Calls::between_marks(file));
     let calls = calls.expect("one thread of the child sets the marks");
     println!("{pairs} pairs, {in_flight} in flight: {:?}", calls.0);
     calls
@@ -256,11 +255,11 @@ fn trace_as(
 
 /// Runs a test of this binary under strace. Returns what was written of its threads, and what the
 /// test said.
-fn strace(test: &str, orders: &str, variables: &[(&str, &OsStr)]) -> (Directory, String) {
-    let directory = Directory::new();
+fn strace(test: &str, orders: &str, variables: &[(&str, &OsStr)]) -> (Vec<String>, String) {
+    let folder = Folder::new();
     let mut strace = Command::new("strace");
     // strace writes one file for each thread, so that no line breaks a line of another thread.
-    strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
+    strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(folder.join("thread"));
     strace.arg(std::env::current_exe().expect("this binary has a path"));
     strace.args(["--exact", test, "--ignored", "--nocapture"]);
     strace.env(TOLD, orders).envs(variables.iter().copied());
@@ -269,37 +268,7 @@ fn strace(test: &str, orders: &str, variables: &[(&str, &OsStr)]) -> (Directory,
     });
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    (directory, said)
-}
-
-/// A directory of the test's own, gone with it.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Directory {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("redlatch-strace-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a temporary directory can be made");
-        Directory(path)
-    }
-
-    fn files(&self) -> Vec<String> {
-        let path: &Path = &self.0;
-        let entries = std::fs::read_dir(path).expect("an own directory can be read");
-        let read = |entry: std::io::Result<std::fs::DirEntry>| {
-            let bytes = std::fs::read(entry.expect("it is there").path()).expect("strace wrote it");
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        entries.map(read).collect()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    (folder.names().iter().map(|name| folder.read(name)).collect(), said)
 }
 
 #[test]

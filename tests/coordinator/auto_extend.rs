@@ -94,17 +94,8 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
 fn many_locks_are_renewed_together() {
     let mut bench = Bench::quiet(1);
     for index in 0..10_u64 {
-        let key = format!("k{index}");
-        let zero = Duration::ZERO;
-        bench
-            .core
-            .acquire(
-                key.as_bytes(),
-                LockOptions::new(TTL).wait(zero).auto_extend(at_most_an_hour()),
-                1,
-                bench.now,
-            )
-            .unwrap();
+        let options = LockOptions::once(TTL).auto_extend(at_most_an_hour());
+        bench.ask_for(format!("k{index}"), 1, options);
         bench.answer([0], "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
         bench.pass(millis(10));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
 use redlatch::{
-    Completion, Error, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
+    Completion, Error, Keys, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
     NodeState, Op, Outcome, ReleaseOutcome, Report,
 };
 
@@ -389,6 +389,17 @@ impl Bench {
         self.answer_each(nodes.into_iter().map(|node| (node, bytes)));
     }
 
+    /// The node answers everything that it was sent: a probe as usual, and any other command as
+    /// `reply` says.
+    pub fn answer_all<'a>(&mut self, node: usize, reply: impl Fn(&Command) -> &'a str) {
+        for command in self.sent(node) {
+            match command[0].as_str() {
+                "TIME" => self.answer_time(node),
+                _ => self.reply(node, reply(&command)),
+            }
+        }
+    }
+
     /// As `answer`, with a reply for each node.
     pub fn answer_each<'a>(&mut self, replies: impl IntoIterator<Item = (usize, &'a str)>) {
         for (node, bytes) in replies {
@@ -457,7 +468,13 @@ impl Bench {
     /// Asks for the key `k`.
     #[track_caller]
     pub fn ask(&mut self, data: u64, options: LockOptions) -> Op {
-        self.core.acquire(b"k", options, data, self.now).expect("it can be asked for")
+        self.ask_for(b"k", data, options)
+    }
+
+    /// Asks for these keys.
+    #[track_caller]
+    pub fn ask_for(&mut self, keys: impl Keys, data: u64, options: LockOptions) -> Op {
+        self.core.acquire(keys, options, data, self.now).expect("it can be asked for")
     }
 
     /// Extends the lock with the grants of these nodes.
@@ -465,6 +482,12 @@ impl Bench {
     pub fn extend(&mut self, lock: &Lock, ttl: Duration, granting: Range<usize>) {
         self.core.extend(lock, ttl, 2, self.now).expect("it is held");
         self.answer(granting, ":1\r\n");
+        self.extended();
+    }
+
+    /// Asserts that the next request to end is an extend that was won.
+    #[track_caller]
+    pub fn extended(&mut self) {
         let done = self.completion().expect("a majority granted it");
         assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     }

@@ -55,7 +55,7 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_to(["EVALSHA"], [0], "-NOSCRIPT No matching script\r\n");
     bench.answer_to(["EVAL"], [0], ":1\r\n");
-    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.extended();
 
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     bench.sent(0);
@@ -84,7 +84,7 @@ fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then
                 if *command == "EVAL" { ":1\r\n" } else { "-NOPERM no\r\n" },
             );
         }
-        assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+        bench.extended();
     }
     bench.core.release(lock, 4, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"], "each script is refused for itself");

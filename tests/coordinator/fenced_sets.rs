@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlatch::proto::counter_key;
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
-use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
+use redlatch::{ConfigError, Error, Lock, LockOptions, Op, RestartGuard};
 
 use crate::bench::{Bench, Command, TTL};
 use crate::fencing_on_masters::{START, World, majorities};
@@ -22,11 +22,7 @@ fn ask(bench: &mut Bench) -> Op {
 }
 
 fn ask_with_wait(bench: &mut Bench, wait: Duration) -> Op {
-    let now = bench.now;
-    bench
-        .core
-        .acquire(keys(), LockOptions::new(TTL).wait(wait).fenced(), 7, now)
-        .expect("it can be asked for")
+    bench.ask_for(keys(), 7, LockOptions::new(TTL).wait(wait).fenced())
 }
 
 /// The command as text: its script, the keys and counters, and the arguments after the token. A
@@ -93,7 +89,7 @@ fn fences_of_equal_votes_take_one_round_trip() {
         expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1099511627776 7 90");
         bench.reply(node, ":1\r\n");
     }
-    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.extended();
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
         expect(&mut bench, node, "release a b | ");
@@ -258,10 +254,7 @@ fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
 fn fenced_set_of_one_key_is_a_fenced_lock() {
     let mut bench = Bench::new(1);
     let set = KeySet::new(["k", "k"]).expect("a good set");
-    bench
-        .core
-        .acquire(&set, LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now)
-        .expect("it is fine");
+    bench.ask_for(&set, 0, LockOptions::new(TTL).wait(TTL).fenced());
     assert_eq!(bench.sent(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
     bench.reply(0, ":7\r\n");
     let lock = bench.won();

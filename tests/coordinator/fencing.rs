@@ -12,7 +12,7 @@ const COUNTER: &str = "redlatch:fence:{k}";
 const FLOOR: &str = "1099511627776";
 
 pub fn ask(bench: &mut Bench) -> Op {
-    bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now).expect("it is fine")
+    bench.ask(1, LockOptions::once(TTL).fenced())
 }
 
 /// Takes the one command that the node was sent, which has to run a script.
@@ -33,21 +33,35 @@ pub fn vote(bench: &mut Bench, node: usize, vote: u64) {
     bench.reply(node, &format!(":{vote}\r\n"));
 }
 
-/// Acquires with these votes of the first nodes. A majority has to vote the same.
-pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
-    ask(bench);
-    for (node, &vote_of_it) in votes.iter().enumerate() {
+/// Each of these nodes takes the script that it was sent, and votes.
+#[track_caller]
+pub fn votes(bench: &mut Bench, votes: impl IntoIterator<Item = (usize, u64)>) {
+    for (node, of_it) in votes {
         script(bench, node);
-        vote(bench, node, vote_of_it);
+        vote(bench, node, of_it);
     }
+}
+
+/// An acquire for which node 1 voted less than node 0. So the client writes node 0's vote, 6, back
+/// to node 1.
+fn undecided() -> Bench {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    votes(&mut bench, [(0, 6), (1, 2)]);
+    bench
+}
+
+/// Acquires with these votes of the first nodes. A majority has to vote the same.
+pub fn hold(bench: &mut Bench, of_first: &[u64]) -> Lock {
+    ask(bench);
+    votes(bench, of_first.iter().copied().enumerate());
     bench.won()
 }
 
 /// Acquires with these votes of all nodes, and releases. After that the nodes know the script.
-pub fn give_back(bench: &mut Bench, votes: &[u64]) {
-    let lock = hold(bench, &votes[..2]);
-    script(bench, 2);
-    vote(bench, 2, votes[2]);
+pub fn give_back(bench: &mut Bench, of_all: &[u64]) {
+    let lock = hold(bench, &of_all[..2]);
+    votes(bench, [(2, of_all[2])]);
     release(bench, &lock);
 }
 
@@ -76,8 +90,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     );
     vote(&mut bench, 0, 7);
     assert!(bench.completion().is_none());
-    script(&mut bench, 1);
-    vote(&mut bench, 1, 7);
+    votes(&mut bench, [(1, 7)]);
     let lock = bench.won();
     assert_eq!(lock.fence(), Some(7));
     assert_eq!(lock.alias().fence(), Some(7));
@@ -92,20 +105,15 @@ fn fence_of_equal_votes_takes_one_round_trip() {
 fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &[7, 7]);
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 7);
+    votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer(0..3, ":1\r\n");
     ask(&mut bench);
     assert_eq!(script(&mut bench, 0)[..2], ["EVALSHA", ACQUIRE.sha1]);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
     assert_eq!(script(&mut bench, 0)[..2], ["EVAL", ACQUIRE.source]);
     vote(&mut bench, 0, 8);
-    script(&mut bench, 1);
-    vote(&mut bench, 1, 8);
+    votes(&mut bench, [(1, 8)]);
     assert_eq!(bench.won().fence(), Some(8));
 }
 
@@ -122,12 +130,7 @@ fn node_that_refuses_time_counts_for_no_fence() {
 
 #[test]
 fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     assert!(bench.completion().is_none(), "only one node has the number");
     assert!(bench.sent(0).is_empty(), "it is not written to the node that has it");
     let command = script(&mut bench, 1);
@@ -146,10 +149,7 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         ask(&mut bench);
         script(&mut bench, 2);
         bench.reply(2, ":-1\r\n");
-        for (node, of_it) in [(0, 6), (1, 2)] {
-            script(&mut bench, node);
-            vote(&mut bench, node, of_it);
-        }
+        votes(&mut bench, [(0, 6), (1, 2)]);
         script(&mut bench, 1);
         bench.reply(1, found);
         let error = bench.refused();
@@ -166,12 +166,7 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
 
 #[test]
 fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     script(&mut bench, 1);
     // The client's thread did not run: it reads the answer after the deadline.
     bench.now = bench.now.saturating_add(TTL);
@@ -200,10 +195,7 @@ fn fence_is_not_written_back_at_the_deadline() {
 fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
     let mut bench = Bench::new(3);
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL).fenced(), 1, bench.now).unwrap();
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    votes(&mut bench, [(0, 6), (1, 2)]);
     script(&mut bench, 1);
     bench.pass(millis(51));
     assert!(bench.completion().is_none(), "the next attempt follows");
@@ -230,12 +222,7 @@ fn late_vote_counts_in_the_second_round() {
     // A late vote of 9 or 6 shows that the node has the number already. After a vote of 3 the
     // client writes the number to that node, too.
     for (late, to_write) in [(9, false), (6, false), (3, true)] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
-        for (node, of_it) in [(0, 6), (1, 2)] {
-            script(&mut bench, node);
-            vote(&mut bench, node, of_it);
-        }
+        let mut bench = undecided();
         script(&mut bench, 1);
         script(&mut bench, 2);
         vote(&mut bench, 2, late);
@@ -247,12 +234,7 @@ fn late_vote_counts_in_the_second_round() {
         assert_eq!(bench.won().fence(), Some(6), "late vote {late}");
         bench.reply(1, ":1\r\n");
     }
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     script(&mut bench, 1);
     script(&mut bench, 2);
     bench.reply(2, ":-1\r\n");
@@ -263,12 +245,7 @@ fn late_vote_counts_in_the_second_round() {
 
 #[test]
 fn second_round_does_not_wait_for_lost_connections() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     script(&mut bench, 1);
     bench.lose(2);
     bench.lose(1);
@@ -279,26 +256,15 @@ fn second_round_does_not_wait_for_lost_connections() {
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
     // First case: node 0 voted for the number, and lost its counter by a flush.
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     script(&mut bench, 1);
     bench.reply(0, flush);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "one node has the number");
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 6);
+    votes(&mut bench, [(2, 6)]);
     assert_eq!(bench.won().fence(), Some(6));
     // Second case: node 1 is flushed in the second round, and confirms the number after that.
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
-    for (node, of_it) in [(0, 6), (1, 2)] {
-        script(&mut bench, node);
-        vote(&mut bench, node, of_it);
-    }
+    let mut bench = undecided();
     script(&mut bench, 1);
     bench.reply(1, &format!("{flush}:1\r\n"));
     bench.lose(2);
@@ -314,11 +280,9 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     let sent = bench.sent(0);
     assert_eq!(sent.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {sent:?}");
     bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(sent.len() - 1)));
-    script(&mut bench, 1);
-    vote(&mut bench, 1, 6);
+    votes(&mut bench, [(1, 6)]);
     assert!(bench.completion().is_none());
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 6);
+    votes(&mut bench, [(2, 6)]);
     assert_eq!(bench.won().fence(), Some(6));
 }
 
@@ -341,8 +305,7 @@ fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
         }
         assert_eq!(sent.last().unwrap()[0], "SET");
         bench.reply(0, "+OK\r\n");
-        script(&mut bench, 1);
-        vote(&mut bench, 1, 6);
+        votes(&mut bench, [(1, 6)]);
         script(&mut bench, 2);
         bench.lose(2);
         let error = bench.refused();
@@ -363,10 +326,7 @@ fn node_that_may_evict_counts_no_fence() {
     assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
     assert!(error.to_string().contains("may evict keys"), "{error}");
     // A plain lock can be granted by these nodes.
-    for node in 0..2 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer(0..2, ":1\r\n");
     bench.sent(2);
     bench.reply(2, "_\r\n");
     assert_eq!(bench.hold(&[0, 1]).fence(), None);
@@ -387,8 +347,7 @@ fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
 fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &[7, 7]);
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 3);
+    votes(&mut bench, [(2, 3)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         let command = script(&mut bench, node);
@@ -397,7 +356,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
         assert_eq!(command[6..], ["10000", "600000", "1000", FLOOR, "7"]);
         bench.reply(node, ":1\r\n");
     }
-    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.extended();
     assert_eq!(lock.fence(), Some(7));
     // Node 0 forgot the script, so the client sends its source, with the same number.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -411,8 +370,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
 fn heal_of_a_fenced_lock_raises_the_counter() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &[7, 7]);
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 7);
+    votes(&mut bench, [(2, 7)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":-2\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
         script(&mut bench, node);
@@ -437,8 +395,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
         let mut bench = Bench::new(3);
         let lock = hold(&mut bench, &[7, 7]);
-        script(&mut bench, 2);
-        vote(&mut bench, 2, 7);
+        votes(&mut bench, [(2, 7)]);
         bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
         let marks = bench.sent(2).len();
         bench.reply(2, &"_\r\n".repeat(marks));
@@ -464,8 +421,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
 fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &[7, 7]);
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 7);
+    votes(&mut bench, [(2, 7)]);
     for replies in [[":1\r\n"; 3], [""; 3]] {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for (node, reply) in replies.into_iter().enumerate() {

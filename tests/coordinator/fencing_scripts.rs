@@ -2,20 +2,16 @@
 
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 
-use super::fencing::{ask, give_back, hold, release, runs, script, vote};
+use super::fencing::{ask, give_back, hold, release, runs, script, vote, votes};
 use super::*;
 
 #[test]
 fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &[7, 7]);
-    script(&mut bench, 2);
-    vote(&mut bench, 2, 7);
+    votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer(0..3, ":1\r\n");
     let op = ask(&mut bench);
     script(&mut bench, 0);
     bench.core.cancel(op, bench.now);
@@ -94,10 +90,7 @@ fn vote_of_a_repeated_acquire_in_the_second_round_is_no_confirmation_of_the_numb
         let mut bench = Bench::new(3);
         give_back(&mut bench, &[7, 7, 7]);
         ask(&mut bench);
-        for (node, of_it) in [(0, 9), (1, 8)] {
-            script(&mut bench, node);
-            vote(&mut bench, node, of_it);
-        }
+        votes(&mut bench, [(0, 9), (1, 8)]);
         assert!(runs(&script(&mut bench, 1), EXTEND_SET));
         script(&mut bench, 2);
         bench.reply(2, "-NOSCRIPT No matching script.\r\n");

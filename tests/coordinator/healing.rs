@@ -82,13 +82,10 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
     while matches!(bench.node_state(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
-            for command in bench.sent(node) {
-                match command[0].as_str() {
-                    "TIME" => bench.answer_time(node),
-                    "EVALSHA" if node == 1 => bench.reply(node, ":-1\r\n"),
-                    _ => bench.reply(node, ":1\r\n"),
-                }
-            }
+            bench.answer_all(node, |command| match command[0].as_str() {
+                "EVALSHA" if node == 1 => ":-1\r\n",
+                _ => ":1\r\n",
+            });
         }
     }
     let result = bench.completion().expect("an end").result;

@@ -10,17 +10,7 @@ const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 /// Acquires kept locks on all nodes. Their keys begin with `name`.
 fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: AutoExtend) {
     for index in 0..count {
-        let key = format!("{name}{index}");
-        let zero = Duration::ZERO;
-        bench
-            .core
-            .acquire(
-                key.as_bytes(),
-                LockOptions::new(ttl).wait(zero).auto_extend(keep),
-                1,
-                bench.now,
-            )
-            .unwrap();
+        bench.ask_for(format!("{name}{index}"), 1, LockOptions::once(ttl).auto_extend(keep));
         bench.answer_to(["SET", "CLIENT", "PTTL"], 0..3, "+OK\r\n+OK\r\n:9999\r\n");
         assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     }

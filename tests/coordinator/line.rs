@@ -100,9 +100,7 @@ fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
     let joined = world.now();
     world.pass(40 * MS);
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-    }
+    (0..3).for_each(|node| world.deliver_to_node(all[0], node));
     world.advance(30 * MS);
     for node in 0..3 {
         world.deliver_to_client(all[1], node);
@@ -139,9 +137,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
 fn hand_over_that_is_read_too_late_is_no_lock() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-    }
+    (0..3).for_each(|node| world.deliver_to_node(all[0], node));
     // The waiter's thread does not run for longer than the keys live.
     world.advance(300 * MS);
     for node in 0..3 {
@@ -174,9 +170,7 @@ fn hand_over_by_a_node_in_quarantine_is_no_vote() {
 fn a_dropped_connection_takes_its_hand_over_with_it() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-    }
+    (0..3).for_each(|node| world.deliver_to_node(all[0], node));
     // The waiter reads the message of node 0, loses the connections to nodes 0 and 2, and then
     // reads the message of node 1.
     world.deliver_to_client(all[1], 0);

@@ -187,10 +187,7 @@ fn claim_behind_a_poll(world: &mut World) -> usize {
     world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     all[1]
 }
 
@@ -237,10 +234,7 @@ fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
     world.deliver_to_client(waiter, 2);
     world.run(2, &[b"SET", KEY, lock.token().to_string().as_bytes(), b"PX", b"60000"]);
     world.cut_off(&[0]);
-    let now = world.now();
-    world.client_mut(waiter).extend(&lock, LONG, 3, now).expect("it is held");
-    world.settle();
-    let extended = world.done[waiter].pop();
+    let extended = world.extend(waiter, &lock, LONG);
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -254,10 +248,7 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     for next in [all[1], all[2]] {
         world.cut_off(&[0, 1, 2]);
         world.release(holder.0, holder.1);
-        for node in 0..3 {
-            world.deliver_to_node(holder.0, node);
-            world.deliver_to_client(next, node);
-        }
+        world.deliver(holder.0, 0..3, next);
         assert!(world.done[next].is_empty(), "it claims");
         world.cut_off(&[]);
         world.settle();
@@ -280,10 +271,7 @@ fn hand_over_after_a_claim_that_asked_no_node_is_claimed() {
     world.deliver_to_client(all[1], 0);
     for _ in 0..80 {
         world.pass(MS);
-        for node in [1, 2] {
-            world.deliver_to_node(all[1], node);
-            world.deliver_to_client(all[1], node);
-        }
+        world.deliver(all[1], [1, 2], all[1]);
     }
     let claims = |world: &World| world.core(all[1]).stats().claims;
     assert_eq!(claims(&world), 0);
@@ -314,10 +302,7 @@ fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
     world.deliver_to_client(waiter, 0);
     world.deliver_to_node(waiter, 0);
     world.release(all[0], lock);
-    for node in [1, 2] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(waiter, node);
-    }
+    world.deliver(all[0], [1, 2], waiter);
     assert_eq!(world.core(waiter).stats().claims, 1);
     // Now the waiter reads the answer to its join.
     world.deliver_to_client(waiter, 0);
@@ -337,15 +322,9 @@ fn node_that_hands_over_after_a_lost_claim_counts_once() {
     let before = counter(&world, 2);
     world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(waiter, node);
-    }
+    world.deliver(all[0], [0, 1], waiter);
     world.run(1, &[b"DEL", KEY]);
-    for node in [1, 0] {
-        world.deliver_to_node(waiter, node);
-        world.deliver_to_client(waiter, node);
-    }
+    world.deliver(waiter, [1, 0], waiter);
     assert_eq!(world.core(waiter).stats().claims, 1, "it was lost");
     world.deliver_to_node(all[0], 2);
     world.deliver_to_client(waiter, 2);

@@ -126,10 +126,7 @@ fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
     world.settle();
     let lock = world.won(all[1]);
     let extend = |world: &mut World| {
-        let now = world.now();
-        world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it can be asked for");
-        world.settle();
-        let done = world.done[all[1]].pop().expect("a majority has answered");
+        let done = world.extend(all[1], &lock, LONG).expect("a majority has answered");
         assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     };
     extend(&mut world);

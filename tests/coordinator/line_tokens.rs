@@ -234,13 +234,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     world.stop(all[0]);
     world.settle();
     let lock = world.won(all[1]);
-    let extend = |world: &mut World| {
-        let now = world.now();
-        world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it can be asked for");
-        world.settle();
-    };
-    extend(&mut world);
-    assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(world.extend(all[1], &lock, LONG).expect("nodes 0 and 1 agree").result.is_ok());
     // Node 2 answered the extend that the key is another client's. It restarts with its data, and
     // then executes the earlier holder's release.
     world.restart(2, Restart::WithData);
@@ -251,8 +245,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     }
     world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
-    extend(&mut world);
-    let extended = world.done[all[1]].pop();
+    let extended = world.extend(all[1], &lock, LONG);
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -334,9 +327,7 @@ fn key_that_was_handed_over_counts_after_a_restart_of_its_node() {
     world.pass(600 * MS);
     world.assert_quarantined(waiter, 0);
     world.cut_off(&[1]);
-    world.call(waiter, |core, now| core.extend(&lock, ttl, 3, now)).expect("it is held");
-    world.settle();
-    let extended = world.done[waiter].pop().expect("nodes 0 and 2 have a vote");
+    let extended = world.extend(waiter, &lock, ttl).expect("nodes 0 and 2 have a vote");
     assert!(extended.result.is_ok(), "{extended:?}");
 }
 
@@ -401,9 +392,7 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     let lock = world.won(waiter);
     assert_eq!(world.value(0), lock.token().to_string());
     world.cut_off(&[1]);
-    world.call(waiter, |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
-    world.settle();
-    let extended = world.done[waiter].pop();
+    let extended = world.extend(waiter, &lock, LONG);
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
@@ -422,14 +411,11 @@ fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
     // From now on node 2 could have granted the key to another client. It restarts with data in
     // which the key is this client's.
     let token = world.value(1);
-    world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
-    world.restart(2, Restart::WithData);
+    world.restart_with_key(2, &token);
     world.pass(500 * MS);
     world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
-    world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
-    world.settle();
-    let extended = world.done[all[1]].pop();
+    let extended = world.extend(all[1], &lock, LONG);
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 

@@ -364,9 +364,7 @@ fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
     let lock = world.won(all[1]);
     world.assert_quarantined(all[1], 1);
     world.cut_off(&[0]);
-    world.call(all[1], |core, now| core.extend(&lock, TTL, 3, now)).expect("it is held");
-    world.settle();
-    let extended = world.done[all[1]].pop();
+    let extended = world.extend(all[1], &lock, TTL);
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
@@ -392,9 +390,7 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     world.pass(90 * MS);
     let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Suspect), "so it is not asked: {state:?}");
-    world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
-    world.settle();
-    assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(world.extend(all[1], &lock, LONG).expect("nodes 0 and 1 agree").result.is_ok());
     // The client reads the answer of node 2, and then loses this connection.
     world.deliver_to_client(all[1], 2);
     world.cut(all[1], 2);
@@ -403,15 +399,12 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     // From now on node 2 could have granted the key to another client. It restarts with data in
     // which the key is this client's.
     let token = world.value(1);
-    world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
-    world.restart(2, Restart::WithData);
+    world.restart_with_key(2, &token);
     world.cut_off(&[]);
     world.pass(500 * MS);
     world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
-    world.call(all[1], |core, now| core.extend(&lock, LONG, 4, now)).expect("it is held");
-    world.settle();
-    let extended = world.done[all[1]].pop();
+    let extended = world.extend(all[1], &lock, LONG);
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use redlatch::proto::{Coordinator, Instant, NodeSettings, Settings};
-use redlatch::testing::master::Trouble;
+use redlatch::testing::master::{Restart, Trouble};
 use redlatch::testing::net::Net;
 use redlatch::{Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
 
@@ -151,6 +151,21 @@ impl World {
     pub fn release_and_settle(&mut self, client: usize, lock: Lock) {
         self.release(client, lock);
         self.settle();
+    }
+
+    /// The client extends its lock, and everything is delivered. Returns the completion of the
+    /// extend; `None` if too few nodes have a vote.
+    #[track_caller]
+    pub fn extend(&mut self, client: usize, lock: &Lock, ttl: Duration) -> Option<Completion> {
+        self.call(client, |core, now| core.extend(lock, ttl, 3, now)).expect("it is held");
+        self.settle();
+        self.done[client].pop()
+    }
+
+    /// The node restarts with data in which the key has this token, though its own key has ended.
+    pub fn restart_with_key(&mut self, node: usize, token: &str) {
+        self.run(node, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
+        self.restart(node, Restart::WithData);
     }
 
     /// One client releases its lock. Then the other client has it.

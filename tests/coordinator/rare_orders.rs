@@ -17,12 +17,7 @@ fn without_probes(settings: &mut Settings) {
 fn answer_everything(bench: &mut Bench, reply: &str) {
     for _ in 0..100 {
         bench.pass(millis(100));
-        for name in bench.names(0) {
-            match name.as_str() {
-                "TIME" => bench.answer_time(0),
-                _ => bench.reply(0, reply),
-            }
-        }
+        bench.answer_all(0, |_| reply);
         bench.completion();
     }
 }

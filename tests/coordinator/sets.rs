@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
-use redlatch::{
-    ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, Outcome, ReleaseOutcome,
-};
+use redlatch::{ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, ReleaseOutcome};
 
 use crate::bench::{Bench, Command, TTL};
 
@@ -23,11 +21,7 @@ fn ask(bench: &mut Bench, names: &[&str]) -> Op {
 }
 
 fn ask_with_wait(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
-    let (keys, now) = (keys(names), bench.now);
-    bench
-        .core
-        .acquire(&keys, LockOptions::new(TTL).wait(wait), 7, now)
-        .expect("it can be asked for")
+    bench.ask_for(keys(names), 7, LockOptions::new(TTL).wait(wait))
 }
 
 /// The script that a command runs, by its source or its SHA1, and its keys.
@@ -88,7 +82,7 @@ fn set_is_one_script_with_all_keys_on_each_node() {
         expect(&mut bench, node, "extend", &["a", "b"]);
         bench.reply(node, ":1\r\n");
     }
-    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.extended();
     bench.core.release(lock, 0, bench.now);
     for node in 0..3 {
         expect(&mut bench, node, "release", &["a", "b"]);

@@ -6,38 +6,13 @@ use redlatch::LockOptions;
 use redlatch::proto::KeySet;
 
 use crate::bench::{Bench, TTL};
+use crate::sets_kept::asked;
 
 const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) {
-    let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
-    bench
-        .core
-        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
-        .expect("it can be asked for");
-}
-
-/// Takes what the node was sent, and returns the requests about keys as `take` or `release` and the
-/// keys. The node acknowledges releases, and leaves a `take` unanswered.
-fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
-    let mut asked = Vec::new();
-    for command in bench.sent(node) {
-        match &command[0][..] {
-            "EVAL" | "EVALSHA" => {
-                let count: usize = command[2].parse().expect("a number of keys");
-                let keys = command[3..3 + count].join("+");
-                if command.len() == 4 + count {
-                    bench.reply(node, ":1\r\n");
-                    asked.push(format!("release {keys}"));
-                } else {
-                    asked.push(format!("take {keys}"));
-                }
-            }
-            "TIME" => bench.answer_time(node),
-            other => panic!("{other}"),
-        }
-    }
-    asked
+    let keys = KeySet::new(names).expect("a good set");
+    bench.ask_for(&keys, 0, LockOptions::new(TTL).wait(WAIT));
 }
 
 #[test]

@@ -10,18 +10,12 @@ use crate::bench::{Bench, TTL};
 const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) -> Op {
-    let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
-    bench
-        .core
-        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
-        .expect("it can be asked for")
+    let keys = KeySet::new(names).expect("a good set");
+    bench.ask_for(&keys, 0, LockOptions::new(TTL).wait(WAIT))
 }
 
 fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
-    bench
-        .core
-        .acquire(key.as_bytes(), LockOptions::new(TTL).wait(WAIT), 0, bench.now)
-        .expect("it can be asked for")
+    bench.ask_for(key, 0, LockOptions::new(TTL).wait(WAIT))
 }
 
 /// The node grants every lock and confirms every release. Returns the keys of the locks.

@@ -177,15 +177,9 @@ fn queued_request_behind_one_without_quorum_ends_with_no_quorum() {
     let mut bench = Bench::new(3);
     bench.lose(0);
     bench.lose(1);
-    let ask = |bench: &mut Bench, wait, data| {
-        bench
-            .core
-            .acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now)
-            .expect("it can be asked for");
-    };
-    ask(&mut bench, millis(500), 1);
-    ask(&mut bench, millis(100), 2);
-    ask(&mut bench, Duration::ZERO, 3);
+    for (data, wait) in [(1, millis(500)), (2, millis(100)), (3, Duration::ZERO)] {
+        bench.ask(data, LockOptions::new(TTL).wait(wait));
+    }
     let now = bench.completion().expect("it does not wait");
     assert_eq!(now.data, 3);
     assert!(matches!(now.result, Err(Error::NoQuorum(_))), "{:?}", now.result);

@@ -91,7 +91,7 @@ pub(super) fn wait_until_nothing_is_left(clients: &[&Client], fleet: &Fleet) {
     for key in ["a", "healed"] {
         eventually(2 * NODE_TIMEOUT, "no key is left", || {
             clients.iter().for_each(|client| client.drive(millis(1)).expect("the poller works"));
-            tokens(fleet, key).is_empty()
+            fleet.values(key).is_empty()
         });
     }
 }
@@ -368,7 +368,7 @@ fn paused_writes_make_a_node_silent_until_they_go_on() {
     println!("two of three paused for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() >= 2 * SECOND, "it was not paused");
     let token = guard.token().to_string().into_bytes();
-    assert!(tokens(&fleet, "a").iter().all(|held| *held == token), "an attempt outlived itself");
+    assert!(fleet.values("a").iter().all(|held| *held == token), "an attempt outlived itself");
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     wait_until_nothing_is_left(&[&client], &fleet);
 }
@@ -431,16 +431,16 @@ fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_t
         // `lock` waits and tries again, because a node that the machine stalls misses so short a
         // timeout.
         let guard = client.lock("a", 60 * SECOND).unwrap();
-        drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+        drive_until(&client, SOON, "all have it", || fleet.values("a").len() == 3);
         [&fleet[0], &fleet[1]].into_iter().for_each(refuse);
         let released = guard.release().unwrap();
         println!("{name}: release: {released:?}");
         assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{name}: {released:?}");
-        drive_until(&client, SOON, "the third lets go", || tokens(&fleet, "a").len() < 3);
+        drive_until(&client, SOON, "the third lets go", || fleet.values("a").len() < 3);
         client.drive(millis(300)).unwrap();
-        assert_eq!(tokens(&fleet, "a").len(), 2, "{name}: the others cannot let go");
+        assert_eq!(fleet.values("a").len(), 2, "{name}: the others cannot let go");
         [&fleet[0], &fleet[1]].into_iter().for_each(accept);
-        let took = drive_until(&client, SOON, "all are paid", || tokens(&fleet, "a").is_empty());
+        let took = drive_until(&client, SOON, "all are paid", || fleet.values("a").is_empty());
         println!("{name}: healed, the last key is gone after {took:?}");
     }
 }

@@ -1,9 +1,6 @@
 //! Servers whose clocks differ from ours: a small library between the server and the C library
 //! moves a server's clock while it runs.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use super::*;
 use redlatch::{NodeEvent, ReleaseOutcome};
 
@@ -47,37 +44,24 @@ time_t time(time_t *out) {
 /// Servers whose clock the test sets.
 struct Elsewhere {
     fleet: Fleet,
-    directory: PathBuf,
+    folder: Folder,
 }
 
 impl Elsewhere {
     /// `offset`: how many seconds their clocks are ahead of ours.
     fn start(n: usize, offset: i64) -> Elsewhere {
-        let name = format!("redlatch-clock-{}-{n}-{offset}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
-        let [source, library, file] = ["shim.c", "shim.so", "offset"].map(|it| directory.join(it));
-        std::fs::write(&source, SHIM).expect("a new file");
+        let folder = Folder::new();
+        let (library, file) = (folder.compile(SHIM), folder.path("offset"));
         std::fs::write(&file, offset.to_ne_bytes()).expect("a new file");
-        let mut gcc = Command::new("gcc");
-        gcc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl");
-        assert!(gcc.status().expect("gcc is installed").success(), "the shim is compiled");
-        let [library, file] = [library, file].map(|path| path.to_string_lossy().into_owned());
         let variables = [("LD_PRELOAD", library.as_str()), ("CLOCK_OFFSET", file.as_str())];
-        Elsewhere { fleet: Fleet::with_environment(n, &[], &variables), directory }
+        Elsewhere { fleet: Fleet::with_environment(n, &[], &variables), folder }
     }
 
     fn set(&self, offset: i64) {
         use std::io::Write;
-        let mut file = std::fs::File::options().write(true).open(self.directory.join("offset"));
+        let mut file = std::fs::File::options().write(true).open(self.folder.join("offset"));
         let file = file.as_mut().expect("it was made with the servers");
         file.write_all(&offset.to_ne_bytes()).expect("a file can be written");
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -32,7 +32,7 @@ fn fenced() -> LockOptions {
 /// The file in which holders record what they did. Each client is a process and writes one line
 /// while it holds the lock, so the lines are in the order of the holds.
 struct Journal {
-    path: PathBuf,
+    folder: Folder,
     plain: AtomicU64,
 }
 
@@ -41,14 +41,18 @@ const JOURNAL: &str = "REDLATCH_TEST_JOURNAL";
 
 impl Journal {
     fn new() -> Journal {
-        let path = std::env::temp_dir().join(format!("redlatch-fences-{}", std::process::id()));
-        std::fs::write(&path, "").expect("a new file");
-        Journal { path, plain: AtomicU64::new(0) }
+        let journal = Journal { folder: Folder::new(), plain: AtomicU64::new(0) };
+        std::fs::write(journal.path(), "").expect("a new file");
+        journal
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("journal")
     }
 
     /// The file that ends the clients, once it exists.
     fn end(&self) -> PathBuf {
-        self.path.with_extension("over")
+        self.path().with_extension("over")
     }
 
     fn is_over(&self) -> bool {
@@ -56,15 +60,7 @@ impl Journal {
     }
 
     fn fences(&self) -> Vec<u64> {
-        let text = std::fs::read_to_string(&self.path).expect("it is there");
-        text.lines().map(|line| line.parse().expect("a number")).collect()
-    }
-}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        let _ = std::fs::remove_file(self.end());
+        self.folder.read("journal").lines().map(|line| line.parse().expect("a number")).collect()
     }
 }
 
@@ -154,7 +150,7 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     let test = "fences_grow_in_the_order_of_holds_through_faults_and_other_libraries";
     let start = || {
         let mut command = again::command(module_path!(), test, &fleet.urls());
-        command.env(JOURNAL, &journal.path).stdout(Stdio::null());
+        command.env(JOURNAL, journal.path()).stdout(Stdio::null());
         Process(command.spawn().expect("a test binary can be started again"))
     };
     let mut processes: Vec<Process> = (0..CLIENTS).map(|_| start()).collect();

@@ -43,7 +43,7 @@ fn extend_is_not_won_by_a_forgetful_node() {
 
     let client = client_with_quarantined(&fleet, 2);
     let mut guard = client.try_lock("a", MAX_TTL).expect("nodes 0 and 1 are a majority");
-    drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || fleet.values("a").len() == 3);
     fleet[0].stop();
     let deadline = guard.deadline();
     let error = guard.extend(MAX_TTL).expect_err("node 2 forgot the rival's key");

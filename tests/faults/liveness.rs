@@ -47,7 +47,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     println!("half-open: back {back:?} after healing");
     assert!(back < TTL);
     let guard = client.try_lock("a", TTL).unwrap();
-    drive_until(&client, SOON, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || nodes.fleet.values("a").len() == 3);
     drop(guard);
     drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }

@@ -23,8 +23,10 @@ mod stale;
 use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
-use crate::ready;
-use crate::support::{Fleet, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::ready::{self, client, drive_until, wait_ready};
+use crate::support::{
+    Fleet, Folder, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis,
+};
 use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -39,43 +41,9 @@ fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     config.restart_guard(RestartGuard::Off)
 }
 
-/// A client whose nodes are all ready.
-fn client(config: Config) -> Client {
-    ready::client(config)
-}
-
-/// Drives until `nodes` nodes are ready, and returns how long that took.
-#[track_caller]
-fn wait_ready(client: &Client, nodes: usize) -> Duration {
-    let start = Instant::now();
-    ready::wait_ready(client, nodes);
-    start.elapsed()
-}
-
-/// Drives the client until `holds` is true, and returns how long that took.
-#[track_caller]
-fn drive_until(
-    client: &Client,
-    limit: Duration,
-    what: &str,
-    mut holds: impl FnMut() -> bool,
-) -> Duration {
-    let start = Instant::now();
-    eventually(limit, what, || {
-        client.drive(millis(1)).expect("the poller works");
-        holds()
-    });
-    start.elapsed()
-}
-
 /// Lets time pass while no client is driven, in tests that are about just that.
 fn let_pass(time: Duration) {
     std::thread::sleep(time);
-}
-
-/// The values of the key, one for each node that has it.
-fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u8>> {
-    nodes.into_iter().filter_map(|node| node.get(key)).collect()
 }
 
 /// A fleet with a proxy in front of each node.

@@ -90,12 +90,12 @@ fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
     let guard = client.try_lock("a", 4 * SECOND).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "a minority costs nothing");
     acl(&fleet[1], &["-del"]);
-    drive_until(&client, SOON, "the first is over", || tokens(&fleet, "a").is_empty());
+    drive_until(&client, SOON, "the first is over", || fleet.values("a").is_empty());
     let guard = client.try_lock("a", 4 * SECOND).unwrap();
     let released = guard.release().unwrap();
     println!("without DEL on two of three: {released:?}");
     assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{released:?}");
-    drive_until(&client, 3 * SOON, "the ttl is over", || tokens(&fleet, "a").is_empty());
+    drive_until(&client, 3 * SOON, "the ttl is over", || fleet.values("a").is_empty());
 }
 
 /// Managed servers refuse some of these commands. Without each of them the client works in a

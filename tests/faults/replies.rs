@@ -80,13 +80,13 @@ fn make_calls(nodes: &Proxied) -> Vec<String> {
     }
     for _ in 0..5 {
         let mut guard = client.try_lock("a", LONG).unwrap();
-        drive_until(&client, LONG, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+        drive_until(&client, LONG, "all have it", || nodes.fleet.values("a").len() == 3);
         seen.push(format!("{:?}", guard.extend(LONG)));
         seen.push(format!("{:?}", guard.release()));
         let error = client.try_lock("another's", TTL).unwrap_err();
         seen.push(format!("contended: {}", matches!(error, Error::Contended(_))));
         let gone = client.try_lock("gone", LONG).unwrap();
-        drive_until(&client, LONG, "all have it", || tokens(&nodes.fleet, "gone").len() == 3);
+        drive_until(&client, LONG, "all have it", || nodes.fleet.values("gone").len() == 3);
         nodes.fleet.command(&["DEL", "gone"]);
         seen.push(format!("{:?}", gone.release()));
     }

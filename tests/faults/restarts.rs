@@ -45,7 +45,7 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     let second = knew.then(|| trusting(&fleet, guard));
     fleet[2].command(&["SET", "a", "another's"]);
     let held = first.try_lock("a", MAX_TTL).unwrap();
-    drive_until(&first, SOON, "two have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&first, SOON, "two have it", || fleet.values("a").len() == 3);
     forget(&fleet[1]);
     fleet[2].command(&["DEL", "a"]);
     let start = Instant::now();
@@ -125,7 +125,7 @@ fn quarantined_node_denies() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
     let mut guard = client.try_lock("a", MAX_TTL).unwrap();
-    drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || fleet.values("a").len() == 3);
     // The test flushes another database, so that all nodes keep the key.
     for node in &fleet {
         let mut other = node.client();

@@ -49,7 +49,7 @@ fn restored_node_does_not_renew(short: Duration) {
     let (fleet, proxies) = (&nodes.fleet, &nodes.proxies);
     let client = ready::vouched(guarded(nodes.urls()));
     let mut guard = client.lock("a", short).expect("nobody has it");
-    drive_until(&client, 20 * SECOND, "all have it", || tokens(fleet, "a").len() == 3);
+    drive_until(&client, 20 * SECOND, "all have it", || fleet.values("a").len() == 3);
 
     proxies[2].hold();
     extend_until(&mut guard, short, "the key ends on node 2", || fleet[2].get("a").is_none());
@@ -78,7 +78,7 @@ fn restored_node_counts_while_our_key_cannot_have_ended_there() {
     let client = ready::vouched(guarded(fleet.urls()));
     // The ttl is long enough for a restart on a busy machine.
     let mut guard = client.try_lock("a", MAX_TTL).expect("nobody has it");
-    drive_until(&client, 20 * SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&client, 20 * SECOND, "all have it", || fleet.values("a").len() == 3);
     restore_from(&fleet[2], &fleet[1]);
     drive_until(&client, 20 * SECOND, "node 2 is in quarantine", || {
         matches!(client.nodes()[2], NodeState::Quarantined(_))

@@ -70,7 +70,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             }
         }
         embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
         monitors.iter().for_each(check_none_is_prolonged_after_its_release);
     }
     println!(
@@ -82,7 +82,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
     assert!(in_flight > 300, "renewals and releases did not meet: {in_flight}");
     assert!(good > 5_000, "the machine is too slow to show anything");
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn extending_works_where_memory_is_full() {
     println!("ttl {ttl:?}: healed {took:?} after there was memory again");
     assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
 fn ttl_of_zero_is_never_sent() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let token = guard.token();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     for ttl in [Duration::ZERO, Duration::from_nanos(1), millis(1), millis(2), Duration::MAX] {

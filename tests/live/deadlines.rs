@@ -14,13 +14,13 @@ fn calls_succeed_although_nodes_forgot_their_scripts() {
         guard.extend(TTL).unwrap();
         fleet.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
     // No call reads the answer to this release, so it has to work on a node that lacks its script.
     let guard = client.try_lock("a", TTL).unwrap();
     fleet.command(&["SCRIPT", "FLUSH"]);
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -39,13 +39,13 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
         let other = second.lock("a", TTL).unwrap();
         // A majority of the nodes was free; on the others the first lock may end a moment later.
         eventually(SOON, "it is over everywhere", || {
-            tokens(&fleet, "a").iter().all(|held| held != guard.token().digits())
+            fleet.values("a").iter().all(|held| held != guard.token().digits())
         });
         assert!(guard.check().is_err());
         assert_eq!(guard.remaining(), Duration::ZERO);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther, "driven: {driven}");
         let token = other.token().to_string().into_bytes();
-        let held = tokens(&fleet, "a");
+        let held = fleet.values("a");
         assert!(held.len() >= 3 && held.iter().all(|held| *held == token));
         assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
     }
@@ -106,14 +106,14 @@ fn caller_that_did_not_run_finds_no_healthy_node_silent() {
         embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
         embedded.engine.prepare();
         // All nodes are healthy: they execute the SET, however busy the machine is.
-        eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+        eventually(SOON, "all have it", || fleet.values("a").len() == 5);
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
         assert_eq!(node_states(&embedded.engine), [NodeState::Ready; 5]);
         embedded.engine.release(lock, round);
         embedded.engine.prepare();
-        eventually(SOON, "all have released it", || tokens(&fleet, "a").is_empty());
+        eventually(SOON, "all have released it", || fleet.values("a").is_empty());
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
         let released = Ok(Outcome::Released(ReleaseOutcome::Released));

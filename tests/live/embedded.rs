@@ -16,7 +16,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
         embedded.turn();
         assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
         embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
 }
@@ -38,7 +38,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
     embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
     embedded.engine.acquire("asked", LockOptions::once(60 * SECOND), 1).unwrap();
     embedded.engine.prepare();
     embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
-    eventually(SOON, "it is granted", || tokens(&fleet, "asked").len() == 3);
+    eventually(SOON, "it is granted", || fleet.values("asked").len() == 3);
     drop(embedded);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     assert_eq!(done.data, 4);
     assert_eq!(done.result, Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired)));
     assert!(!embedded.engine.remaining(&other).is_zero(), "the old handle ended another's lock");
-    eventually(SOON, "all have it", || tokens(&fleet, "b").len() == 3);
+    eventually(SOON, "all have it", || fleet.values("b").len() == 3);
     embedded.engine.release(other, 5);
     assert_eq!(embedded.completion().data, 5);
 }
@@ -88,7 +88,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
     let released = embedded.completion();
     assert_eq!(released.data, 4);
     assert_eq!(released.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]

@@ -42,13 +42,13 @@ fn a_guard_that_is_dropped_gives_its_lock_back() {
     let (fleet, client) = fleet_and_client(5);
     let guard = client.try_lock("a", TTL).unwrap();
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _guard = client.try_lock("a", TTL).unwrap();
         panic!("the work failed");
     }));
     assert!(panicked.is_err());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     assert!(client.try_lock("a", TTL).is_ok());
 }
 
@@ -65,7 +65,7 @@ fn guards_of_one_client_can_be_held_at_the_same_time() {
     for guard in guards {
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     }
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_wait_that_runs_out_returns_the_last_error_and_leaves_nothing_of_its_own() {
     assert!(matches!(error, Error::Contended(_)), "{error}");
     assert!(start.elapsed() >= millis(200) && start.elapsed() < TTL / 2);
     let token = guard.token().to_string().into_bytes();
-    assert!(tokens(&fleet, "a").iter().all(|held| *held == token));
+    assert!(fleet.values("a").iter().all(|held| *held == token));
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn keys_of_any_bytes_are_sent_exactly() {
         eventually(SOON, "it is there", || fleet.keys_everywhere().len() == 3);
         assert!(fleet.keys_everywhere().iter().all(|(_, held)| held == key), "{key:?}");
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
 }
 
@@ -161,7 +161,7 @@ fn extending_prolongs_and_never_shortens() {
 fn extend_of_an_absent_key_returns_lost_and_creates_no_key() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
-    eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "all have it", || fleet.values("a").len() == 3);
     for node in [&fleet[0], &fleet[1]] {
         node.command(&["DEL", "a"]);
     }
@@ -169,7 +169,7 @@ fn extend_of_an_absent_key_returns_lost_and_creates_no_key() {
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(guard.check().is_err() && guard.remaining().is_zero());
     client.drive(millis(20)).unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     fleet[0].cont();
     fleet[1].cont();
     client.wait_ready(3);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 
     let mut guard = client.lock("a", TTL).unwrap();
     fleet[0].stop();

@@ -35,7 +35,7 @@ fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
         println!("taken up in {:?}, {:?} are left", start.elapsed(), guard.remaining());
         assert_ne!(guard.token(), given, "two who took it up would both hold it");
         taker.drive_until(SOON, "all have the new token", || {
-            tokens(&fleet, "a") == vec![text(guard.token()); 3]
+            fleet.values("a") == vec![text(guard.token()); 3]
         });
         // No call of the giver affects the lock any more, even after the time of the giver's first
         // renewal.
@@ -46,7 +46,7 @@ fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
         check_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
         for monitor in &monitors {
             let mut heard = heard(monitor);
             heard.retain(|heard| heard.token == given.to_string() && heard.what == What::Release);
@@ -61,13 +61,13 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let (giver, taker) = (client(&fleet), client(&fleet));
     let guard = giver.try_lock("a", TTL).unwrap();
     let token = guard.token();
-    giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    giver.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     check_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
     taker.drive(millis(50)).unwrap();
-    assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
+    assert_eq!(fleet.values("a"), vec![text(token); 3], "it is untouched");
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 
     // If the machine stalls, so short a lock is over before it is given away; then the test tries
     // again.
@@ -91,23 +91,23 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     let (first, second) = (client(&fleet), client(&fleet));
     // The lock is not renewed, so its holder notices the loss with its next extend.
     let mut guard = first.try_lock("a", TTL).unwrap();
-    first.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    first.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
     second.drive(millis(20)).unwrap();
     check_gone(&guard.extend(TTL).unwrap_err());
     assert!(guard.check().is_err());
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther);
     first.drive(millis(50)).unwrap();
-    assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
+    assert_eq!(fleet.values("a"), vec![text(adopted.token()); 3]);
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 
     // The lock is renewed, so its holder notices at once, whether another client adopts it or
     // another call of the same client does.
     let ttl = 30 * SECOND;
     for by in [&second, &first] {
         let guard = first.lock("a", kept(ttl)).unwrap();
-        first.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+        first.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
         let start = Instant::now();
         let adopted = by.adopt("a", guard.token(), ttl).unwrap();
         let told = first.until_lost(&guard);
@@ -117,10 +117,10 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
         drop(guard);
         first.drive(millis(50)).unwrap();
         second.drive(millis(50)).unwrap();
-        assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
+        assert_eq!(fleet.values("a"), vec![text(adopted.token()); 3]);
         adopted.check().unwrap();
         assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
 }
 
@@ -187,7 +187,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
     println!("of {ROUNDS}: none {}, one {}, two {}", count[0], count[1], count[2]);
     assert_eq!(count[2], 0, "two hold it at once");
     assert!(count[1] > ROUNDS / 2, "nobody could take it up");
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
         taker.drive(millis(300)).unwrap();
         adopted.check().unwrap();
         let token = text(adopted.token());
-        let held = tokens(&fleet, "a");
+        let held = fleet.values("a");
         let theirs = held.iter().filter(|held| **held == token).count();
         println!("stopped before the {when}: {theirs} nodes hold it for the taker");
         assert_eq!(held[..2], [token.clone(), token]);

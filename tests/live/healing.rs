@@ -18,7 +18,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     // The lock is renewed, so a push reports the deletion.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 5);
     for round in 0..10 {
         let node = &fleet[round * 3 % 5];
         assert_eq!(node.command(&["DEL", "a"]).int(), 1);
@@ -34,15 +34,15 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         guard.check().unwrap();
     }
     client.drive_until(SOON, "the last one answers, too", || client.stats().healed >= 10);
-    assert_eq!(tokens(&fleet, "a"), vec![token; 5]);
+    assert_eq!(fleet.values("a"), vec![token; 5]);
     assert_eq!(client.stats().lost, 0);
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 
     // The lock is not renewed, so each extend finds the deletion and heals the key.
     let mut guard = client.try_lock("a", TTL).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 5);
     for node in &fleet {
         assert_eq!(node.command(&["DEL", "a"]).int(), 1);
         guard.extend(TTL).unwrap();
@@ -51,14 +51,14 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     }
     guard.extend(TTL).unwrap();
     assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
 fn key_that_another_client_has_is_healed_when_it_is_free_and_not_before() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let node = &fleet[1];
     assert!(node.command(&["SET", "a", "another's"]).is_ok());
     let monitor = node.monitor();
@@ -78,7 +78,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     for node in &fleet {
         node.restart();
         assert_eq!(node.keys(), [b""; 0]);
@@ -92,7 +92,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     }
     // By now each of the three nodes has lost the key once.
     guard.check().unwrap();
-    assert_eq!(tokens(&fleet, "a"), vec![token; 3]);
+    assert_eq!(fleet.values("a"), vec![token; 3]);
 }
 
 /// The longest ttl under the restart guard. A quarantine lasts for this time and the drift.
@@ -110,7 +110,7 @@ fn heals_in_quarantine(max_ttl: Duration, ttl: Duration) {
     for early in [true, false] {
         let guard = client.lock("a", kept(ttl)).unwrap();
         let token = token_of(&guard);
-        client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+        client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
         fleet[0].restart();
         let what = "it is healed in quarantine";
         let healed = || fleet[0].get("a").as_ref() == Some(&token);
@@ -159,14 +159,14 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
     let token = token_of(&guard);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let as_before = vec![token.clone(), token, b"another's".to_vec()];
-    assert_eq!(tokens(&fleet, "a"), as_before);
+    assert_eq!(fleet.values("a"), as_before);
     for how in [Cut::Reset, Cut::Fin, Cut::Reset] {
         let renewed = client.stats().renewed;
         proxies[..2].iter().for_each(|proxy| proxy.cut(how));
         client.drive(millis(2)).unwrap();
         client.wait_ready(3);
         client.drive(millis(50)).unwrap();
-        assert_eq!(tokens(&fleet, "a"), as_before);
+        assert_eq!(fleet.values("a"), as_before);
         let what = "it is renewed over the new connections";
         let took = client.drive_until(SHORT, what, || client.stats().renewed > renewed);
         println!("{how:?} of a bare majority, ttl {SHORT:?}: renewed again after {took:?}");
@@ -184,7 +184,7 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         let what = "it is renewed over the new connections";
         let took = client.drive_until(SHORT, what, || client.stats().renewed > renewed);
         println!("{how:?} while it is renewed: renewed again after {took:?}");
-        assert_eq!(tokens(&fleet, "a"), as_before);
+        assert_eq!(fleet.values("a"), as_before);
     }
     // Now the servers end the connections.
     for _ in 0..10 {
@@ -195,7 +195,7 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         client.wait_ready(3);
     }
     client.drive(SHORT).unwrap();
-    assert_eq!(tokens(&fleet, "a"), as_before);
+    assert_eq!(fleet.values("a"), as_before);
     guard.check().unwrap();
     for monitor in &monitors {
         let heard = heard(monitor);

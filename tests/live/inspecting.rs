@@ -31,7 +31,7 @@ fn inspect_reports_free_held_split_and_endless_keys_and_changes_nothing() {
     assert_eq!(states(&client, "a"), (KeySummary::Free, vec![KeyState::Absent; 3]));
 
     let guard = holder.try_lock("a", TTL).unwrap();
-    holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let before: Vec<i64> = fleet.iter().map(|node| node.pttl("a")).collect();
     let (summary, seen) = states(&client, "a");
     let token = Value::of(guard.token().digits());
@@ -48,7 +48,7 @@ fn inspect_reports_free_held_split_and_endless_keys_and_changes_nothing() {
     assert!(matches!(states(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 
     for (node, value) in [(0, "x"), (1, "y")] {
         assert!(fleet[node].command(&["SET", "a", value]).is_ok());
@@ -137,17 +137,17 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
         println!("ended by force, ttl {ttl:?}: its holder notices after {:?}", start.elapsed());
         assert!(start.elapsed() < ttl / 4, "told by its renewal");
         assert_eq!(told.reason(), LostReason::Gone);
-        by.drive_until(SOON, "it is gone everywhere", || tokens(&fleet, "a").is_empty());
+        by.drive_until(SOON, "it is gone everywhere", || fleet.values("a").is_empty());
         assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::AlreadyExpired);
         // No client heals the key, so the next one can have it.
         holder.drive(millis(100)).unwrap();
-        assert_eq!(tokens(&fleet, "a"), [b""; 0]);
+        assert_eq!(fleet.values("a"), [b""; 0]);
         let next = operator.try_lock("a", TTL).unwrap();
         assert_eq!(next.release().unwrap(), ReleaseOutcome::Released);
         // The other lock of the same holder is not affected.
         plain.check().unwrap();
         assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
     // Keys without a ttl, a list, and no key: force-release deletes whatever is there, on every
     // node.

@@ -111,7 +111,7 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
     let (fleet, client) = fleet_and_client(5);
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
-        client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+        client.drive_until(SOON, "all have it", || fleet.values("a").len() == 5);
         // The test deletes any three of the keys, one by one.
         let deleted: Vec<&Node> = (0..3).map(|n| &fleet[(n + round) % 5]).collect();
         let start = Instant::now();
@@ -196,7 +196,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     };
     // The lock is not renewed, so the caller's extends find the loss, each on one more node.
     let mut guard = client.try_lock("a", LONG).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 5);
     for node in 0..2 {
         replace(node);
         guard.extend(LONG).unwrap_or_else(|error| panic!("lost with {node}: {error}"));
@@ -214,7 +214,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     // The lock is renewed, so pushes report the loss.
     fleet.command(&["FLUSHALL"]);
     let guard = client.lock("a", kept(LONG)).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 5);
     let extends = |node: &Node| node.command(&["INFO", "commandstats"]).text();
     for node in [4, 3] {
         let before = extends(&fleet[node]);
@@ -237,7 +237,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
 #[track_caller]
 fn check_only_other_clients_keys_are_left(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);
-    assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
+    assert_eq!(fleet.values("a"), vec![b"another's"; nodes]);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn extend_is_answered_late(ttl: Duration) {
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let client = ready::client(plain(urls).node_timeout(20 * SECOND));
     let mut guard = client.try_lock("a", ttl).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     // The nodes prolong the key without delay, but their answers arrive after the deadline.
@@ -263,7 +263,7 @@ fn extend_is_answered_late(ttl: Duration) {
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SOON);
     // The client has sent the releases; only their answers are late.
-    let left = wait_until_nothing_is_left(&fleet);
+    let left = fleet.wait_empty();
     println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -285,7 +285,7 @@ fn extend_is_executed_late(ttl: Duration) {
     let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
     embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
-    eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "all have it", || fleet.values("a").len() == 3);
     // The keys outlive the deadline, so the late extend finds them.
     fleet.command(&["PEXPIRE", "a", "60000"]);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
@@ -297,7 +297,7 @@ fn extend_is_executed_late(ttl: Duration) {
     };
     embedded.turn();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::cont);
-    let left = wait_until_nothing_is_left(&fleet);
+    let left = fleet.wait_empty();
     println!("nothing is left {left:?} after they went on");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -314,7 +314,7 @@ fn answers_are_read_late(ttl: Duration) {
     let (fleet, mut embedded) = fleet_and_loop(3);
     embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
-    eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "all have it", || fleet.values("a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
     embedded.engine.prepare();
     // All three nodes agree without delay, but the caller reads the answers a moment after the end
@@ -329,7 +329,7 @@ fn answers_are_read_late(ttl: Duration) {
     };
     assert!(embedded.engine.remaining(&lock).is_zero());
     embedded.turn();
-    let left = wait_until_nothing_is_left(&fleet);
+    let left = fleet.wait_empty();
     println!("what was prolonged in vain is gone after {left:?}");
 }
 
@@ -390,7 +390,7 @@ fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadlin
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let client = ready::client(plain(urls).node_timeout(20 * SECOND));
     let guard = client.lock("a", kept(3 * SECOND)).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let first = guard.deadline().unwrap();
     // The nodes renew the key after a second. The proxies pass the answers on just after the lock's
     // first deadline, while the only thread that reads them does not. These answers would move the
@@ -435,14 +435,14 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     drop(late);
     client.drive((start + ttl).saturating_duration_since(Instant::now())).unwrap();
     assert_eq!(client.poll_lock_update(), None);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
 fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).unwrap();
-    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     fleet.command(&["DEL", "a"]);
     assert_eq!(guard.check(), Ok(()), "no node was asked");
     let error = guard.extend(TTL).unwrap_err();

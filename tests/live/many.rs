@@ -56,7 +56,7 @@ fn ten_thousand_locks_at_one_time_leave_nothing() {
     });
     release_all(&mut embedded, locks);
     eventually(SOON, "nothing is open", || is_idle(&mut embedded));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn ten_thousand_locks_with_one_node_stopped_take_bounded_memory() {
     fleet[1].cont();
     eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
     assert_eq!(embedded.engine.node_state(stopped), NodeState::Ready);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
     assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();
     eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use crate::engine_loop::Loop;
 use crate::ready;
 use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
-use redlatch::{Client, Config, Engine, Error, Guard, LockOptions, LockToken, LockUpdateKind};
+use redlatch::{Client, Config, Engine, Error, Guard, LockOptions, LockUpdateKind};
 use redlatch::{NodeId, NodeState, RestartGuard, clock};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -109,18 +109,8 @@ impl Watched for Client {
 
     /// Drives until `holds` is true, and returns how long that took.
     #[track_caller]
-    fn drive_until(
-        &self,
-        limit: Duration,
-        what: &str,
-        mut holds: impl FnMut() -> bool,
-    ) -> Duration {
-        let start = Instant::now();
-        eventually(limit, what, || {
-            self.drive(millis(1)).expect("the poller works");
-            holds()
-        });
-        start.elapsed()
+    fn drive_until(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration {
+        ready::drive_until(self, limit, what, holds)
     }
 
     /// Drives until the loss of the lock is reported.
@@ -155,29 +145,6 @@ impl Watched for Client {
 /// Options for a lock that is renewed for as long as a test may take.
 fn kept(ttl: Duration) -> LockOptions {
     LockOptions::new(ttl).auto_extend(3600 * SECOND)
-}
-
-/// The values of the key, one for each node that has it.
-fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
-    fleet.iter().filter_map(|node| node.get(key)).collect()
-}
-
-/// Waits until every node holds this token at the key, because a call already returns when a
-/// majority does.
-#[track_caller]
-fn wait_until_all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
-    let token = token.to_string().into_bytes();
-    eventually(SOON, "all nodes hold it", || {
-        tokens(fleet, key) == vec![token.clone(); fleet.len()]
-    });
-}
-
-/// Waits until every key is released, and returns how long that took.
-#[track_caller]
-fn wait_until_nothing_is_left(fleet: &Fleet) -> Duration {
-    let start = Instant::now();
-    fleet.wait_empty();
-    start.elapsed()
 }
 
 /// Waits until every key is gone, by its release or by its ttl.

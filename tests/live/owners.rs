@@ -23,15 +23,15 @@ fn owner_is_in_the_token_on_every_node_and_inspect_shows_it() {
     for owner in ["web-1:4711/nightly", &long] {
         let (ours, other) = (owned(&fleet, owner), client(&fleet));
         let guard = ours.lock("a", kept(TTL)).unwrap();
-        ours.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+        ours.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
         let text = guard.token().to_string();
         assert!(text.ends_with(&format!(":{owner}")), "{text}");
-        assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
+        assert!(fleet.values("a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(holder(&other, "a").as_deref(), Some(owner));
         // A node that lost the key gets the whole token again, with its owner.
         fleet[0].command(&["DEL", "a"]);
-        ours.drive_until(SOON, "it is healed", || tokens(&fleet, "a").len() == 3);
-        assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
+        ours.drive_until(SOON, "it is healed", || fleet.values("a").len() == 3);
+        assert!(fleet.values("a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         ours.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
@@ -42,7 +42,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     let fleet = Fleet::start(3);
     let (giver, taker) = (owned(&fleet, "giver:1"), owned(&fleet, "taker:2/longer"));
     let guard = giver.lock("a", TTL).unwrap();
-    giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    giver.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let text = guard.into_token().unwrap().to_string();
     let token: LockToken = text.parse().unwrap();
     // The same digits without the owner, or with another owner, are another token.
@@ -62,7 +62,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     let whole = adopted.into_token().unwrap().to_string();
     let released = giver.release_token("a", whole.parse().unwrap()).unwrap();
     assert_eq!(released, ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]

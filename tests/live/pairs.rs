@@ -19,7 +19,7 @@ fn no_key_is_left_after_pairs_with_1_64_and_512_in_flight() {
         println!("{count} pairs with {in_flight} in flight in {:?}", start.elapsed());
         embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
         assert_eq!(embedded.engine.coordinator().open_ops(), 0);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
 }
 

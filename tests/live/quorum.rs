@@ -10,7 +10,7 @@ fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
     let asked = Instant::now();
     let guard = client.try_lock("invoice:42", TTL).unwrap();
     // The client did not wait for the answers of the minority, but those nodes set the key, too.
-    wait_until_all_hold(&fleet, "invoice:42", &guard.token());
+    fleet.wait_held("invoice:42", &guard.token());
     for node in fleet.iter() {
         let left = node.pttl("invoice:42");
         let least = 9_999 - i64::try_from(asked.elapsed().as_millis()).unwrap();
@@ -18,7 +18,7 @@ fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
     }
     assert!(guard.remaining() < TTL - TTL / 100, "the drift is taken off");
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_stopped_minority_costs_nothing() {
     println!("one of five stopped: acquired in {acquired:?}, released in {released:?}");
     assert!(start.elapsed() < 10 * SECOND, "it waited for the stopped node");
     fleet[3].cont();
-    let gone = wait_until_nothing_is_left(&fleet);
+    let gone = fleet.wait_empty();
     println!("continued: its key is gone after {gone:?}");
 }
 
@@ -64,7 +64,7 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     // after the SETs.
     fleet[0].cont();
     fleet[2].cont();
-    let gone = wait_until_nothing_is_left(&fleet);
+    let gone = fleet.wait_empty();
     println!("continued: their keys are gone after {gone:?}");
 }
 
@@ -106,7 +106,7 @@ fn one_node_alone_is_a_quorum_and_an_even_number_needs_more_than_half() {
     // The client sends the releases to the other two nodes without delay; the caller does not wait
     // for them.
     eventually(SOON, "only another's are left", || {
-        tokens(&four, "a") == [b"another's", b"another's"]
+        four.values("a") == [b"another's", b"another's"]
     });
 }
 

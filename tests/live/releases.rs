@@ -72,7 +72,7 @@ fn play_all_cases(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
                     client.drive_until(10 * SECOND, "the other program's keys end", ended);
                     guard.extend(TTL).expect("it is held");
                 }
-                let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);
+                let all = || keys.iter().all(|key| fleet.values(key).len() == 3);
                 client.drive_until(10 * SECOND, "every node has it", all);
                 for (node, holds) in order.into_iter().zip(holds) {
                     set_state(&fleet[node], changed, holds);

@@ -14,7 +14,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     let fleet = Fleet::start(3);
     let (holder, script) = (client(&fleet), client(&fleet));
     let guard = holder.try_lock("a", 2 * SECOND).unwrap();
-    holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let token = LockToken::parse(&guard.token().to_string()).expect("it reads back");
     let before = clock::now();
@@ -52,7 +52,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     // The holder's own deadline is still the one that it asked for itself.
     assert!(guard.remaining() <= 2 * SECOND);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     let holder = client(&fleet);
     let script = ready::client(config(&fleet).node_timeout(millis(100)));
     let guard = holder.try_lock("a", TTL).unwrap();
-    holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
     fleet[0].stop();
     fleet[1].stop();
     let start = Instant::now();
@@ -73,7 +73,7 @@ fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     script.wait_ready(3);
     drop(script);
     holder.drive(millis(100)).unwrap();
-    assert_eq!(tokens(&fleet, "a").len(), 3, "what it asked was released");
+    assert_eq!(fleet.values("a").len(), 3, "what it asked was released");
     guard.check().unwrap();
 }
 
@@ -84,10 +84,10 @@ fn a_lock_is_given_back_by_its_token_alone_and_not_by_another() {
     let ttl = 30 * SECOND;
     for by in [&script, &holder] {
         let guard = holder.lock("a", kept(ttl)).unwrap();
-        holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+        holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
         assert_eq!(by.release_token("a", wrong_token()).unwrap(), ReleaseOutcome::TakenByOther);
         by.drive(millis(50)).unwrap();
-        assert_eq!(tokens(&fleet, "a").len(), 3, "another's token released it");
+        assert_eq!(fleet.values("a").len(), 3, "another's token released it");
         guard.check().unwrap();
         let start = Instant::now();
         assert_eq!(by.release_token("a", guard.token()).unwrap(), ReleaseOutcome::Released);

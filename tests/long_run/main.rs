@@ -11,13 +11,14 @@
 #![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
 #![allow(clippy::disallowed_methods, reason = "the run reports how long a pair takes")]
 
+#[path = "../support/counting.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod counting;
 #[path = "../support/dice.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod dice;
 mod world;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Instant;
 
 use world::{Start, Tally, World};
@@ -31,38 +32,6 @@ const LOOKS: u64 = 10;
 /// By how much two such moments may differ though nothing grows: a buffer keeps its largest size,
 /// and a master keeps expired keys until a command reads them.
 const GROWTH: i64 = 128 * 1024;
-
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    // The cell is const and has no destructor, so that reading it allocates nothing.
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
-// own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get() + layout.size() as i64);
-        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LIVE.set(LIVE.get() + size as i64 - layout.size() as i64);
-        // SAFETY: as in `alloc`.
-        unsafe { System.realloc(place, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get() - layout.size() as i64);
-        // SAFETY: as in `alloc`.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
 
 /// What is left when all requests have ended.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +61,7 @@ fn run(start: Start, pairs: u64) -> Tally {
     for number in 1..=LOOKS {
         world.run_until(pairs * number / LOOKS);
         world.come_to_rest();
-        let left = Left { live: LIVE.get(), timers: world.open_timers() };
+        let left = Left { live: counting::live(), timers: world.open_timers() };
         looks.push(left);
         println!(
             "{start:?}: {} pairs, {:.2} hours: {} bytes live, {} timers, {} of RSS",

@@ -7,13 +7,13 @@ use redlatch::proto::command::{EXTEND, RELEASE};
 use redlatch::proto::{Instant, NODE_MARKER};
 use redlatch::testing::master::{ConnectionId, Flavor, Master, Output, Restart, Trouble};
 
-use super::server::request;
+use super::resp_client::encode;
 
 const START: Instant = Instant::from_nanos(0);
 const A_SECOND_IN: Instant = Instant::from_nanos(1_000_000_000);
 
 fn ask(master: &mut Master, now: Instant, connection: ConnectionId, words: &[&str]) -> String {
-    master.handle_bytes(now, connection, &request(words));
+    master.handle_bytes(now, connection, &encode(words));
     let output = master.poll_output().expect("a reply");
     assert_eq!((output.connection, output.closes), (connection, false));
     String::from_utf8(output.bytes).expect("it is text")
@@ -72,13 +72,13 @@ fn a_restart_forgets_connections_and_scripts_and_perhaps_keys() {
         ask(&mut master, START, before, &["SET", "k", "t", "PX", "10000"]);
         ask(&mut master, START, before, &["SCRIPT", "LOAD", RELEASE.source]);
         let run_id = info(&mut master, START, "run_id");
-        master.handle_bytes(START, before, &request(&["PING"]));
+        master.handle_bytes(START, before, &encode(&["PING"]));
 
         master.restart(A_SECOND_IN, memory);
         let end = Output { connection: before, bytes: Vec::new(), closes: true };
         assert_eq!(master.poll_output(), Some(end), "and the PONG is lost");
         assert_eq!(master.poll_output(), None);
-        master.handle_bytes(A_SECOND_IN, before, &request(&["PING"]));
+        master.handle_bytes(A_SECOND_IN, before, &encode(&["PING"]));
         assert_eq!(master.poll_output(), None);
 
         let after = master.connect();
@@ -167,7 +167,7 @@ fn client_ids_are_those_of_this_start() {
     let (killer, victim) = (master.connect(), master.connect());
     while master.poll_output().is_some() {}
     assert_eq!(ask(&mut master, START, killer, &["CLIENT", "KILL", "ID", "5"]), ":0\r\n");
-    master.handle_bytes(START, killer, &request(&["CLIENT", "KILL", "ID", "4"]));
+    master.handle_bytes(START, killer, &encode(&["CLIENT", "KILL", "ID", "4"]));
     let closed = [master.poll_output(), master.poll_output()].map(|output| {
         let output = output.expect("a reply and an end");
         (output.connection, output.closes)
@@ -295,7 +295,7 @@ fn master_in_trouble_answers_errors_until_it_serves_again() {
 
     master.serve();
     master.suffer(Trouble::Answers { commands: Vec::new(), reply: Vec::new() });
-    master.handle_bytes(START, connection, &request(&["PING"]));
+    master.handle_bytes(START, connection, &encode(&["PING"]));
     assert_eq!(master.poll_output(), None);
 
     master.serve();

@@ -12,6 +12,9 @@ mod alone;
 #[path = "../support/lock.rs"]
 #[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
 mod lock;
+#[path = "../support/resp_client.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod resp_client;
 mod sequence;
 mod server;
 mod tcp;
@@ -26,8 +29,9 @@ use alike::alike;
 use lock::ServerLock;
 use redlatch::proto::Instant;
 use redlatch::testing::master::{ConnectionId, Master, Trouble};
+use resp_client::encode;
 use sequence::{Request, SOON, Step, Word};
-use server::{Answer, Server, Wire, frame_length, request, show};
+use server::{Answer, Server, Wire, frame_length, show};
 
 /// The time of the master's clock at its start.
 const START: Instant = Instant::from_nanos(0);
@@ -158,7 +162,7 @@ impl Bench {
         for both in [&["FLUSHALL"][..], &["SCRIPT", "FLUSH"]] {
             self.command(both);
             let now = self.now();
-            self.master.handle_bytes(now, self.admin.connection, &request(both));
+            self.master.handle_bytes(now, self.admin.connection, &encode(both));
         }
         while self.master.poll_output().is_some() {}
         self.lines = [Some(self.open()), Some(self.open())];
@@ -244,7 +248,7 @@ impl Bench {
         if self.password {
             runner.wire.ask(&[b"AUTH", PASSWORD.as_bytes()]);
         }
-        runner.wire.send(&request(&["EVAL", "while true do end", "0"]));
+        runner.wire.send(&encode(&["EVAL", "while true do end", "0"]));
         self.runner = Some(runner);
         while self.admin.wire.ask(&[b"PING"]).starts_with(b"+PONG") {}
     }
@@ -372,7 +376,7 @@ impl Bench {
                 (20_000 + 100 * self.later).to_string().into_bytes()
             }
         };
-        server::request(&words.iter().map(render).collect::<Vec<_>>())
+        encode(&words.iter().map(render).collect::<Vec<_>>())
     }
 
     /// Reads from the server as many replies and pushes as the master sent, and compares each.
@@ -445,7 +449,7 @@ impl Bench {
             let auth = ["AUTH", PASSWORD];
             self.command(&auth);
             let now = self.now();
-            self.master.handle_bytes(now, self.admin.connection, &request(&auth));
+            self.master.handle_bytes(now, self.admin.connection, &encode(&auth));
             while self.master.poll_output().is_some() {}
         }
     }

@@ -10,6 +10,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::resp_client::encode;
+
 /// How long the test waits for an expected reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -105,7 +107,7 @@ impl Wire {
 
     /// Sends one command and returns its reply, undecoded.
     pub fn ask(&mut self, words: &[&[u8]]) -> Vec<u8> {
-        self.send(&request(words));
+        self.send(&encode(words));
         match self.frame() {
             Answer::Frame(frame) => frame,
             other => panic!("{}: {other:?}", show(&words.join(&b' '))),
@@ -131,34 +133,25 @@ impl Wire {
         assert!(read.is_none() && self.input.is_empty(), "unasked: {}", show(&self.input));
     }
 
-    /// Reads once. Returns how many bytes came, or `None` if none came for so long.
     fn read(&mut self, patience: Duration) -> Option<usize> {
-        let mut chunk = [0; 16 * 1024];
-        self.stream.set_read_timeout(Some(patience)).expect("a timeout");
-        match self.stream.read(&mut chunk) {
-            Ok(length) => {
-                self.input.extend_from_slice(&chunk[..length]);
-                Some(length)
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                None
-            }
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(0),
-            Err(error) => panic!("reading from the server: {error}"),
-        }
+        read(&mut self.stream, &mut self.input, patience)
     }
 }
 
-/// A request as a RESP array.
-pub fn request<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        let word = word.as_ref();
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
+/// Reads once from a connection. Returns how many bytes came: `None` if none came for so long, and
+/// zero if the connection has ended. A server that ends with unread bytes resets its connections.
+pub fn read(stream: &mut TcpStream, input: &mut Vec<u8>, patience: Duration) -> Option<usize> {
+    let mut chunk = [0; 16 * 1024];
+    stream.set_read_timeout(Some(patience)).expect("a timeout");
+    match stream.read(&mut chunk) {
+        Ok(length) => {
+            input.extend_from_slice(&chunk[..length]);
+            Some(length)
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(0),
+        Err(error) => panic!("reading from the server: {error}"),
     }
-    bytes
 }
 
 /// The length of the first reply, or `None` if it is not complete yet.

@@ -3,7 +3,7 @@
 //!
 //! The tests wait for replies and not for time. Only a test that expects nothing listens for 50 ms.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -68,20 +68,7 @@ impl Peer {
     }
 
     fn read(&mut self, patience: Duration) -> Option<usize> {
-        let mut chunk = [0; 4096];
-        self.stream.set_read_timeout(Some(patience)).expect("a timeout");
-        match self.stream.read(&mut chunk) {
-            Ok(length) => {
-                self.input.extend_from_slice(&chunk[..length]);
-                Some(length)
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                None
-            }
-            // A master that is killed with unread bytes resets the connection.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(0),
-            Err(error) => panic!("{error}"),
-        }
+        super::server::read(&mut self.stream, &mut self.input, patience)
     }
 }
 

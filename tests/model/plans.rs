@@ -232,68 +232,59 @@ const IN_LINE: Bounds = Bounds { acquires: [2, 1, 0], releases: 2, ..NONE };
 
 const THREE: Bounds = Bounds { acquires: [2, 1, 1], ..IN_LINE };
 
+/// Defines a function for each of these steps.
+macro_rules! functions {
+    ($($name:ident($($field:ident),*) = $step:ident;)*) => {
+        $(const fn $name($($field: u8),*) -> Step {
+            Step::$step { $($field),* }
+        })*
+    };
+}
+
+functions! {
+    to(client, node) = ToNode;
+    from(client, node) = ToClient;
+    time() = Time;
+    settle() = Settle;
+    turn(client) = Turn;
+    acquire(client) = Acquire;
+    extend(client) = Extend;
+    cancel(client) = Cancel;
+    release(client) = Release;
+    flush(node) = Flush;
+    copy(node, from) = Copy;
+}
+
+/// An array of steps. In a plain array each step would be formatted onto a line of its own.
+macro_rules! steps {
+    ($($name:ident($($argument:literal),*))*) => { [$($name($($argument),*)),*] };
+}
+
 /// Client 1 waits in line for the lock of client 0, which releases it. Then client 0 waits in line
 /// for client 1's lock, which that client hands over on release, because it won it in line.
-const HELD_AND_IN_LINE: &[Step] = &[
-    Step::Acquire { client: 0 },
-    Step::Settle,
-    Step::Acquire { client: 1 },
-    Step::Settle,
-    Step::Release { client: 0 },
-    Step::Settle,
-    Step::Acquire { client: 0 },
-    Step::Settle,
-];
+const HELD_AND_IN_LINE: &[Step] =
+    &steps![acquire(0) settle() acquire(1) settle() release(0) settle() acquire(0) settle()];
 
 /// Client 0 waits in line, and the release of client 1 is in flight.
-const RELEASING: &[Step] = &after_in_line::<9>(&[Step::Release { client: 1 }]);
+const RELEASING: &[Step] = &after_in_line::<9>(&steps![release(1)]);
 
 /// The release of client 1 is in flight, and client 0 has not polled for the longest pause.
-const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release { client: 1 }]);
+const RELEASING_LATE: &[Step] = &after_in_line::<10>(&steps![time() release(1)]);
 
 /// The release of client 1 is in flight, and clients 0 and 2 wait in line.
-const RELEASING_BEFORE_TWO: &[Step] =
-    &after_in_line::<11>(&[Step::Acquire { client: 2 }, Step::Settle, Step::Release { client: 1 }]);
+const RELEASING_BEFORE_TWO: &[Step] = &after_in_line::<11>(&steps![
+    acquire(2) settle() release(1)
+]);
 
 /// Clients 0 and 2 join the line for client 1's lock at the same time, and only on node 1 client 2
 /// is the first. Then client 1 releases.
 const LINES_DIFFER: &[Step] = &joined::<40>(
     HELD_AND_IN_LINE.split_at(6).0,
-    &[
-        Step::Acquire { client: 0 },
-        Step::ToNode { client: 0, node: 0 },
-        Step::ToClient { client: 0, node: 0 },
-        Step::ToNode { client: 0, node: 1 },
-        Step::ToClient { client: 0, node: 1 },
-        Step::ToNode { client: 0, node: 2 },
-        Step::ToClient { client: 0, node: 2 },
-        Step::ToNode { client: 0, node: 0 },
-        Step::ToClient { client: 0, node: 0 },
-        Step::ToNode { client: 0, node: 1 },
-        Step::ToClient { client: 0, node: 1 },
-        Step::ToNode { client: 0, node: 2 },
-        Step::ToClient { client: 0, node: 2 },
-        Step::Acquire { client: 2 },
-        Step::ToNode { client: 2, node: 0 },
-        Step::ToClient { client: 2, node: 0 },
-        Step::ToNode { client: 2, node: 1 },
-        Step::ToClient { client: 2, node: 1 },
-        Step::ToNode { client: 2, node: 2 },
-        Step::ToClient { client: 2, node: 2 },
-        Step::ToNode { client: 2, node: 0 },
-        Step::ToClient { client: 2, node: 0 },
-        Step::ToNode { client: 2, node: 1 },
-        Step::ToClient { client: 2, node: 1 },
-        Step::ToNode { client: 2, node: 2 },
-        Step::ToClient { client: 2, node: 2 },
-        Step::ToNode { client: 0, node: 0 },
-        Step::ToNode { client: 2, node: 1 },
-        Step::ToNode { client: 0, node: 1 },
-        Step::ToNode { client: 0, node: 2 },
-        Step::ToNode { client: 2, node: 0 },
-        Step::ToNode { client: 2, node: 2 },
-        Step::Settle,
-        Step::Release { client: 1 },
+    &steps![
+        acquire(0) to(0, 0) from(0, 0) to(0, 1) from(0, 1) to(0, 2) from(0, 2) to(0, 0) from(0, 0)
+        to(0, 1) from(0, 1) to(0, 2) from(0, 2) acquire(2) to(2, 0) from(2, 0) to(2, 1) from(2, 1)
+        to(2, 2) from(2, 2) to(2, 0) from(2, 0) to(2, 1) from(2, 1) to(2, 2) from(2, 2) to(0, 0)
+        to(2, 1) to(0, 1) to(0, 2) to(2, 0) to(2, 2) settle() release(1)
     ],
 );
 
@@ -303,34 +294,14 @@ const fn after_in_line<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
 
 /// Client 0 holds nodes 0 and 1, and its `SET` for node 2 has not arrived. Client 1 waits in line
 /// and has the key on node 2.
-const GRANTED_LATE: &[Step] = &[
-    Step::Acquire { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::Acquire { client: 1 },
-    Step::ToNode { client: 1, node: 2 },
-    Step::Settle,
-];
+const GRANTED_LATE: &[Step] =
+    &steps![acquire(0) to(0, 0) from(0, 0) to(0, 1) from(0, 1) acquire(1) to(1, 2) settle()];
 
 /// Client 0 holds nodes 0 and 1. Node 2 grants client 1, is flushed, and then executes client 0's
 /// late `SET`. A search from the first state does not get this far.
-const DOUBTFUL: &[Step] = &[
-    Step::Acquire { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::Time,
-    Step::Turn { client: 0 },
-    Step::Acquire { client: 1 },
-    Step::ToNode { client: 1, node: 2 },
-    Step::Flush { node: 2 },
-    Step::ToNode { client: 0, node: 2 },
-    Step::ToClient { client: 1, node: 2 },
-    Step::ToClient { client: 0, node: 2 },
-    Step::ToClient { client: 0, node: 2 },
+const DOUBTFUL: &[Step] = &steps![
+    acquire(0) to(0, 0) from(0, 0) to(0, 1) from(0, 1) time() turn(0) acquire(1) to(1, 2) flush(2)
+    to(0, 2) from(1, 2) from(0, 2) from(0, 2)
 ];
 
 /// The same, one step earlier: client 0 has not read the answer of node 2.
@@ -338,90 +309,34 @@ const DOUBTFUL_SOON: &[Step] = DOUBTFUL.split_at(DOUBTFUL.len() - 1).0;
 
 /// Client 0 holds nodes 0 and 1. Node 2 grants client 1 the key, and comes back as a copy of node
 /// 1: with client 0's key, which it never granted.
-const COPIED: &[Step] = &[
-    Step::Acquire { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::Time,
-    Step::Turn { client: 0 },
-    Step::Acquire { client: 1 },
-    Step::ToNode { client: 1, node: 2 },
-    Step::Copy { node: 2, from: 1 },
+const COPIED: &[Step] = &steps![
+    acquire(0) to(0, 0) from(0, 0) to(0, 1) from(0, 1) time() turn(0) acquire(1) to(1, 2)
+    copy(2, 1)
 ];
 
 /// The same, but node 2 had granted client 0 the key earlier. That key expired, because an extend
 /// reached only the other nodes.
-const COPIED_AFTER_ITS_END: &[Step] = &[
-    Step::Acquire { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::ToNode { client: 0, node: 2 },
-    Step::ToClient { client: 0, node: 2 },
-    Step::Time,
-    Step::Turn { client: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::Extend { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::Time,
-    Step::Acquire { client: 1 },
-    Step::ToNode { client: 1, node: 2 },
-    Step::Copy { node: 2, from: 1 },
+const COPIED_AFTER_ITS_END: &[Step] = &steps![
+    acquire(0) to(0, 0) to(0, 1) from(0, 1) to(0, 2) from(0, 2) time() turn(0) from(0, 0) extend(0)
+    to(0, 0) from(0, 0) to(0, 1) from(0, 1) time() acquire(1) to(1, 2) copy(2, 1)
 ];
 
 /// Client 0 gets the fencing number 6 from nodes 0 and 1, and releases.
-const GIVEN: [Step; 16] = [
-    Step::Acquire { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::Release { client: 0 },
-    Step::ToNode { client: 0, node: 0 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToNode { client: 0, node: 2 },
-    Step::ToNode { client: 0, node: 2 },
-    Step::ToClient { client: 0, node: 0 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 2 },
-    Step::ToClient { client: 0, node: 2 },
+const GIVEN: [Step; 16] = steps![
+    acquire(0) to(0, 0) from(0, 0) to(0, 1) from(0, 1) to(0, 1) from(0, 1) release(0) to(0, 0)
+    to(0, 1) to(0, 2) to(0, 2) from(0, 0) from(0, 1) from(0, 2) from(0, 2)
 ];
 
 /// After `GIVEN`, node 1 restarts empty.
 const RESTARTED: &[Step] = &after_given::<17>(&[Step::Restart { node: 1, empty: true }]);
 
 /// After `GIVEN`, client 1 asks for the lock. Node 1 is flushed and then executes that request.
-const FLUSHED: &[Step] = &after_given::<19>(&[
-    Step::Acquire { client: 1 },
-    Step::Flush { node: 1 },
-    Step::ToNode { client: 1, node: 1 },
-]);
+const FLUSHED: &[Step] = &after_given::<19>(&steps![acquire(1) flush(1) to(1, 1)]);
 
 /// The same, and client 1 cancels its request.
-const CANCELLED: &[Step] = &after_given::<32>(&[
-    Step::Acquire { client: 1 },
-    Step::Flush { node: 1 },
-    Step::ToNode { client: 1, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::ToNode { client: 0, node: 1 },
-    Step::ToClient { client: 0, node: 1 },
-    Step::ToNode { client: 1, node: 0 },
-    Step::ToClient { client: 1, node: 0 },
-    Step::ToClient { client: 1, node: 1 },
-    Step::ToClient { client: 1, node: 1 },
-    Step::ToNode { client: 1, node: 1 },
-    Step::ToClient { client: 1, node: 1 },
-    Step::ToNode { client: 1, node: 2 },
-    Step::Cancel { client: 1 },
-    Step::ToNode { client: 1, node: 0 },
-    Step::ToClient { client: 1, node: 0 },
+const CANCELLED: &[Step] = &after_given::<32>(&steps![
+    acquire(1) flush(1) to(1, 1) from(0, 1) to(0, 1) from(0, 1) to(1, 0) from(1, 0) from(1, 1)
+    from(1, 1) to(1, 1) from(1, 1) to(1, 2) cancel(1) to(1, 0) from(1, 0)
 ]);
 
 const fn after_given<const ALL: usize>(more: &[Step]) -> [Step; ALL] {

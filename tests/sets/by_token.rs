@@ -4,20 +4,14 @@ use redlatch::{KeySet, LockToken, NodeState, Outcome};
 
 use super::*;
 use crate::engine_loop::Loop;
+use crate::ready::drive_until;
 
 /// The token of a lock on `a` and `b` that every node granted and that has no holder any more.
 fn given(fleet: &Fleet) -> LockToken {
     let holder = client(fleet);
     let guard = holder.try_lock(["a", "b"], TTL).unwrap();
-    drive_until(&holder, "all have it", || keys(fleet).len() == 6);
+    drive_until(&holder, SOON, "all have it", || keys(fleet).len() == 6);
     guard.into_token().unwrap()
-}
-
-fn drive_until(client: &Client, what: &str, mut holds: impl FnMut() -> bool) {
-    eventually(SOON, what, || {
-        client.drive(millis(5)).unwrap();
-        holds()
-    });
 }
 
 /// The ttls of both keys on a node, in seconds, rounded up.
@@ -31,7 +25,7 @@ fn extend_by_token_of_a_set_prolongs_every_key_everywhere() {
     let (token, script) = (given(&fleet), client(&fleet));
     let deadline = script.extend_token(["b", "a"], token.clone(), 3 * TTL).unwrap();
     assert!(deadline.saturating_since(redlatch::clock::now()) > 2 * TTL);
-    drive_until(&script, "every key lives longer", || {
+    drive_until(&script, SOON, "every key lives longer", || {
         (0..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20))
     });
     // An extend never shortens, and a node that forgot the script gets it again.
@@ -41,7 +35,7 @@ fn extend_by_token_of_a_set_prolongs_every_key_everywhere() {
     script.drive(millis(50)).unwrap();
     assert!((0..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20)));
     assert_eq!(script.release_token(["a", "b"], token).unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -50,7 +44,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     let (token, script) = (given(&fleet), client(&fleet));
     fleet[0].command(&["DEL", "b"]);
     script.extend_token(["a", "b"], token.clone(), 3 * TTL).expect("two of three have both");
-    drive_until(&script, "two prolong both", || {
+    drive_until(&script, SOON, "two prolong both", || {
         (1..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20))
     });
     script.drive(millis(50)).unwrap();
@@ -70,7 +64,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     let released = script.release_token(["a", "b"], token).unwrap();
     assert_eq!(released, ReleaseOutcome::TakenByOther);
     fleet[1].command(&["DEL", "b"]);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// The longest ttl here. A quarantine lasts for this time and the drift.
@@ -84,7 +78,7 @@ fn extend_by_token_of_a_set_does_not_count_nodes_in_quarantine() {
     // These servers are seconds old, so all of them are in quarantine.
     let script = Client::connect(guarded).unwrap();
     let is_guarded = |state| matches!(state, NodeState::Quarantined(_));
-    drive_until(&script, "all may be asked", || script.nodes().into_iter().all(is_guarded));
+    drive_until(&script, SOON, "all may be asked", || script.nodes().into_iter().all(is_guarded));
     let error = script.extend_token(["a", "b"], token.clone(), 2 * TTL).unwrap_err();
     println!("{error}");
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
@@ -118,5 +112,5 @@ fn extend_by_token_of_a_set_is_there_in_every_interface() {
     prolonged(35);
     let released = shared.release_token(["a", "b"], token).wait().unwrap();
     assert_eq!(released, ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }

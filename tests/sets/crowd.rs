@@ -54,7 +54,7 @@ fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -
     let holds: Vec<Hold> = text.lines().map(read).collect();
     println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
     drop(running);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     holds
 }
 

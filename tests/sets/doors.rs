@@ -45,7 +45,7 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
     let guard = locks.try_lock("a", TTL).wait().unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), [b"a"]);
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// The keys of a lock that a client acquires, and drops again.
@@ -93,7 +93,7 @@ fn keys_of_every_type_are_locked_through_the_clients() {
         shared.lock(&set, TTL).wait().map(|guard| guard.keys().count()),
     ];
     assert_eq!(calls.map(|count| count.expect("they are free")), [1, 2, 2, 2, 2]);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[cfg(feature = "tokio")]
@@ -114,7 +114,7 @@ fn shared_client_locks_sets_in_tokio() {
         assert_eq!(released.unwrap(), ReleaseOutcome::Released);
         drop(second.unwrap());
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn engine_locks_sets_and_releases_them_by_their_token() {
             matches!(done.result, Ok(Outcome::Released(ReleaseOutcome::Released)))
         })
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn engine_behind_a_descriptor_locks_sets() {
         drop(locks.tick().expect("the poller works"));
         locks.poll_completion().is_some()
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }

@@ -42,10 +42,6 @@ fn keys(fleet: &Fleet) -> Vec<(usize, String)> {
     all
 }
 
-fn wait_until_nothing_is_left(fleet: &Fleet) {
-    fleet.wait_empty();
-}
-
 #[test]
 fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     let (fleet, client) = fleet_and_client(5);
@@ -66,10 +62,10 @@ fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
         });
     }
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     // Dropping a guard releases all keys, too.
     drop(client.try_lock(["a", "b"], TTL).unwrap());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -87,7 +83,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     assert!(all_but_b.is_empty(), "a part of a set: {all_but_b:?}");
     assert_eq!(held.release().unwrap(), ReleaseOutcome::Released);
     other.try_lock(["a", "b", "c"], TTL).unwrap().release().unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -102,7 +98,7 @@ fn set_is_handed_on_by_its_token() {
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -136,7 +132,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     // The client releases the keys that were not deleted, also on nodes that lost `b`.
     drop(guard);
     client.drive(millis(100)).unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -174,7 +170,7 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
     assert!(error.to_string().contains("needed 2 of 3 for \"a\" and 1 more key: "), "{error}");
     client.drive(millis(100)).unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     // The memory limit is what the server uses at present, so it is reached in the middle of the
     // script. The script goes on.
     let used = fleet[2].info("used_memory");
@@ -191,7 +187,7 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     assert!(there == 0 || there == 64, "{there} of 64 keys");
     drop(guard);
     client.drive(millis(100)).unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// Real servers do not run out of memory in the middle of a script; these simulated masters do.
@@ -254,7 +250,7 @@ fn set_that_is_not_allowed_is_refused_before_a_byte_is_sent() {
     let guard = client.lock(&names[..64], TTL).unwrap();
     assert_eq!(guard.keys().count(), 64);
     guard.release().unwrap();
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -271,5 +267,5 @@ fn script_over_a_set_that_every_node_forgot_is_sent_again() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     forget();
     drop(client.try_lock(["a", "b"], TTL).unwrap());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }

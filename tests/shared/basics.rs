@@ -10,7 +10,7 @@ fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
     assert_eq!(guard.key(), b"a");
-    wait_until_all_hold(&fleet, "a", &guard.token());
+    fleet.wait_held("a", &guard.token());
     assert!(guard.remaining() > TTL / 2 && guard.remaining() < TTL);
     guard.check().unwrap();
     guard.extend(2 * TTL).wait().unwrap();
@@ -19,7 +19,7 @@ fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
     let lease = guard.watcher();
     assert_eq!(guard.release().wait(), Ok(ReleaseOutcome::Released));
     assert!(matches!(lease.check(), Err(Error::Lost { reason: LostReason::Over, .. })));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     eventually(SOON, "nothing is open", || client.gauges().records == 0);
     assert_eq!((client.gauges().calls, client.gauges().requests), (0, 0));
 }
@@ -43,7 +43,7 @@ fn waiter_has_the_lock_when_the_guard_before_it_is_dropped() {
     let token = guard.token();
     drop(guard);
     assert_ne!(waiter.join().unwrap().unwrap(), token);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_lock_is_handed_on_by_its_token() {
     let fleet = Fleet::start(3);
     let (one, two) = (client(&fleet), client(&fleet));
     let token = one.lock("a", TTL).wait().unwrap().into_token().unwrap();
-    wait_until_all_hold(&fleet, "a", &token);
+    fleet.wait_held("a", &token);
     let until = two.extend_token("a", token.clone(), 2 * TTL).wait().unwrap();
     assert!(until > redlatch::clock::now().saturating_add(TTL));
     let guard = two.adopt("a", token.clone(), TTL).wait().unwrap();
@@ -119,13 +119,13 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
         eventually(3 * ttl, "it is held beyond its first ttl", || {
             first.is_some_and(|first| redlatch::clock::now() > first)
         });
-        wait_until_all_hold(&fleet, "a", &lease.token());
+        fleet.wait_held("a", &lease.token());
         lease.check().map(|()| 7)
     });
     assert_eq!(held, Ok(7));
     let failed = client.with_lock("a", ttl, |_| Err::<(), Box<dyn std::error::Error>>("no".into()));
     assert_eq!(failed.unwrap_err().to_string(), "no", "its own error, of its own type");
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     let lost = client.with_lock("a", ttl, |lease| {
         fleet.command(&["DEL", "a"]);
         Ok::<_, Error>(lease.lost().wait())
@@ -135,7 +135,7 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
         client.with_lock("a", TTL, |_| -> Result<(), Error> { panic!("of the user") })
     });
     assert!(panic.is_err());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     drop(client.try_lock("a", TTL).wait().unwrap());
 }
 
@@ -175,7 +175,7 @@ fn drop_of_the_last_handle_ends_the_driver_and_releases_all_locks() {
     drop(client);
     guard.check().expect("the guard keeps the client alive");
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     eventually(SOON, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });

@@ -99,7 +99,7 @@ fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
         done.load(Ordering::Relaxed)
     });
     assert!(used > 20, "{used} times it was used");
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// A key that uses the client each time that its bytes are read.
@@ -123,7 +123,7 @@ fn key_of_the_users_own_type_may_use_the_client() {
         client.dangerously_force_release(key()).wait().unwrap();
         poll_until_ready(&mut client.dangerously_force_release(key()), &waker).unwrap();
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// A waker that drops this value when it is woken.
@@ -165,7 +165,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
         eventually(10 * SECOND, "it is woken", || waker.0.lock().unwrap().is_none());
         drop(last);
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
@@ -185,13 +185,13 @@ fn waker_that_panics_does_not_keep_later_wakers_from_being_woken() {
     eventually(SOON, "it waits", || client.gauges().calls == 5);
     // The thread that releases the lock wakes one of the waiters.
     drop(held);
-    eventually(10 * SECOND, "it is granted", || tokens(&fleet, "a").len() == 3);
+    eventually(10 * SECOND, "it is granted", || fleet.values("a").len() == 3);
     assert_eq!(client.close(10 * SECOND).wait(), 0);
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::Asked)));
     for mut call in panicking {
         assert!(matches!(poll(&mut call, Waker::noop()), Poll::Ready(Err(Error::Closed(_)))));
     }
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 struct Panics;
@@ -247,7 +247,7 @@ fn no_call_blocks_while_a_socket_is_full_and_keys_that_are_left_are_counted() {
         if goes_on {
             fleet[0].cont();
             assert_eq!(client.close(10 * SECOND).wait(), 0, "all nodes are there");
-            wait_until_nothing_is_left(&fleet);
+            fleet.wait_empty();
         } else {
             let left = client.close(millis(200)).wait();
             assert!(start.elapsed() < 10 * SECOND, "it took {:?}", start.elapsed());

@@ -190,7 +190,7 @@ fn run_dropped_futures(
 /// Checks that the client and the nodes keep nothing of the dropped futures.
 fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tally: &Tally) {
     println!("{tally:?}");
-    wait_until_nothing_is_left(fleet);
+    fleet.wait_empty();
     nothing_is_open(client, before);
     let wanted = number_of_futures();
     assert!(tally.dropped() >= wanted, "{tally:?}");
@@ -284,9 +284,9 @@ fn a_grant_that_no_caller_took_is_released() {
     let before = client.gauges();
     for options in [LockOptions::new(TTL), LockOptions::new(TTL).auto_extend(10 * TTL)] {
         let task = granted(&client, options);
-        assert_eq!(tokens(&fleet, "a").len(), 3, "all of them granted it");
+        assert_eq!(fleet.values("a").len(), 3, "all of them granted it");
         drop(task);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
         nothing_is_open(&client, before);
     }
     // A caller that waits for the lock gets it.
@@ -313,6 +313,6 @@ fn a_waiter_that_goes_leaves_its_place_to_the_next() {
     assert_eq!(client.gauges().calls, 1);
     drop(guard);
     eventually(10 * SECOND, "it is its turn", || last.is_woken() && last.poll().is_ready());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     nothing_is_open(&client, before);
 }

@@ -164,7 +164,7 @@ fn expiring_leaves_nothing_when_it_is_dropped() {
     drop(guard);
     assert!(stays.is_woken());
     assert_is_lost(stays.poll(), LostReason::Over);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn child_of_a_fork_waits_for_no_mutex_of_its_parent() {
     let fleet = Fleet::start(3);
     let test = "child_of_a_fork_waits_for_no_mutex_of_its_parent";
     again::run(module_path!(), test, &fleet.urls());
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 fn fork_many_times(urls: &[String]) {

@@ -136,7 +136,7 @@ fn thread_that_drives_the_client_ends_with_it() {
             });
         });
         drop(held);
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
 }
 

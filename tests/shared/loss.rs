@@ -51,7 +51,7 @@ fn extend_whose_call_is_dropped_goes_on_until_the_next_extend() {
     drop(dropped);
     eventually(SOON, "it is prolonged", || guard.remaining() > 5 * TTL);
     drop(guard);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     nothing_is_open(&client, before);
 }
 
@@ -186,7 +186,7 @@ fn client_that_closes_refuses_new_requests() {
     fleet[0].cont();
     eventually(10 * SECOND, "it is closed", || closing.is_woken());
     assert_eq!(closing.poll(), Poll::Ready(0));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn loss_after_a_refused_extend_is_reported_though_no_call_waits_for_it() {
         let fleet = Fleet::start(2);
         let client = ready::shared(config(&fleet).node_timeout(10 * SECOND));
         let mut guard = client.lock("a", TTL).wait().unwrap();
-        wait_until_all_hold(&fleet, "a", &guard.token());
+        fleet.wait_held("a", &guard.token());
         for rule in ["-eval", "-evalsha"] {
             assert!(fleet[0].command(&["ACL", "SETUSER", "default", rule]).is_ok());
         }
@@ -293,5 +293,5 @@ fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
             assert_eq!(next.check(), Ok(()), "{number}");
         }
     }
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::ready;
 use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
 use redlatch::shared::Gauges;
-use redlatch::{Config, LockToken, NodeState, RestartGuard, SharedClient};
+use redlatch::{Config, NodeState, RestartGuard, SharedClient};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -42,26 +42,6 @@ fn fleet_and_client(nodes: usize) -> (Fleet, SharedClient) {
     let fleet = Fleet::start(nodes);
     let client = client(&fleet);
     (fleet, client)
-}
-
-/// Waits until every node holds this token at the key: a call returns when a majority does.
-#[track_caller]
-fn wait_until_all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
-    let token = token.to_string().into_bytes();
-    eventually(SOON, "all nodes hold it", || {
-        tokens(fleet, key) == vec![token.clone(); fleet.len()]
-    });
-}
-
-/// The tokens that the key holds, one for each node that has it.
-fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
-    fleet.iter().filter_map(|node| node.get(key)).collect()
-}
-
-/// Waits until every key is released: the last release may be on its way.
-#[track_caller]
-fn wait_until_nothing_is_left(fleet: &Fleet) {
-    fleet.wait_empty();
 }
 
 /// Checks that the client has no open request or record, and as many timers as before the test.

@@ -14,7 +14,7 @@ async fn client_on_tokio(fleet: &Fleet) -> SharedClient {
 async fn make_each_call(fleet: &Fleet) {
     let client = client_on_tokio(fleet).await;
     let mut guard = client.lock("a", TTL).await.unwrap();
-    wait_until_all_hold(fleet, "a", &guard.token());
+    fleet.wait_held("a", &guard.token());
     guard.extend(2 * TTL).await.unwrap();
     assert!(matches!(client.try_lock("a", TTL).await, Err(Error::Contended(_))));
     let other = client.clone();
@@ -38,7 +38,7 @@ async fn make_each_call(fleet: &Fleet) {
     let lost = tokio::spawn(kept.lost());
     assert_eq!(client.close(5 * SECOND).await, 0);
     assert_eq!(lost.await.unwrap(), Error::Closed(ClosedReason::Asked));
-    wait_until_nothing_is_left(fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn close_ends_in_time_also_if_no_thread_drives_the_runtime() {
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1, "nobody read what the nodes answered");
     assert_eq!(held.check(), Err(Error::Closed(ClosedReason::Asked)));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// The test blocks the runtime, so that the driver finds the answer and the due warning in one
@@ -146,7 +146,7 @@ fn guard_that_is_dropped_after_its_runtime_releases_its_lock() {
         let both = async { tokio::join!(client.lock(a, TTL), client.lock(b, TTL)) };
         let (a, b) = runtime.block_on(both);
         drop((a.unwrap(), b.unwrap()));
-        wait_until_nothing_is_left(&fleet);
+        fleet.wait_empty();
     }
 }
 

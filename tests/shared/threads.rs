@@ -40,7 +40,7 @@ impl Checker {
             std::thread::yield_now();
         }
         if dice.roll(200) == 0 {
-            let tokens = tokens(&self.fleet, &key.to_string());
+            let tokens = self.fleet.values(&key.to_string());
             let ours = tokens.iter().filter(|it| *it == guard.token().digits()).count();
             // The client may have been closed before this check.
             assert!(ours >= 2 || guard.check().is_err(), "{key}: {tokens:?}");
@@ -117,7 +117,7 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     assert!(slowest.expect("there are answers") < 10 * SECOND);
     assert!(answers.iter().all(|(_, error)| *error == Error::Closed(ClosedReason::Asked)));
     assert!(checker.held.load(Ordering::Relaxed) > 100);
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     for guard in guards {
         assert!(guard.remaining().is_zero() && guard.check().is_err());
     }
@@ -154,7 +154,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
     });
     println!("{} locks of two clients", checker.held.load(Ordering::Relaxed));
     assert!(checker.held.load(Ordering::Relaxed) > 20, "they were at it");
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn handles_come_and_go_while_others_wait() {
             assert_eq!(waiter.join().unwrap(), Ok(Ok(())));
         }
     });
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
@@ -236,6 +236,6 @@ fn client_is_busy_only_at_the_bound_of_its_records() {
     let one = client.try_lock("one more", TTL).wait().unwrap();
     assert!(matches!(client.try_lock("two", TTL).wait(), Err(Error::Busy(Busy::Records))));
     drop((held, one));
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
     nothing_is_open(&client, before);
 }

@@ -106,7 +106,7 @@ fn each_call_of_many_threads_and_futures_is_answered_though_nothing_else_happens
             });
         });
     }
-    wait_until_nothing_is_left(&fleet);
+    fleet.wait_empty();
 }
 
 /// Acquires and releases, by a task.

@@ -83,7 +83,7 @@ impl World {
                 self.tally.busy += 1;
                 self.rest(client, user);
             }
-            Err(error) => self.checker.report_violation(format!("an extend was refused: {error}")),
+            Err(error) => self.checker.report(format!("an extend was refused: {error}")),
         }
     }
 

@@ -126,9 +126,7 @@ impl Checker {
     pub fn hand_out(&mut self, now: u64, belief: Belief) -> usize {
         if belief.until <= now {
             let (who, late) = (belief.who, now - belief.until);
-            self.report_violation(format!(
-                "{who:?} was handed a lock {late} ns after its deadline"
-            ));
+            self.report(format!("{who:?} was handed a lock {late} ns after its deadline"));
         }
         let number = self.beliefs.len();
         self.beliefs.push(belief);
@@ -143,7 +141,7 @@ impl Checker {
         let who = self.beliefs[number].who;
         if let Some((before, other)) = self.fences.insert(key, (fence, who)) {
             if fence <= before {
-                self.report_violation(format!(
+                self.report(format!(
                     "fence {fence} of {who:?} on key {key} is not above {before} of {other:?}"
                 ));
             }
@@ -158,9 +156,9 @@ impl Checker {
         belief.acts_until = belief.until;
         let forced = belief.forced;
         if was <= now && now < until {
-            self.report_violation(format!("the lock of {who:?} came back after its deadline"));
+            self.report(format!("the lock of {who:?} came back after its deadline"));
         } else if forced {
-            self.report_violation(format!(
+            self.report(format!(
                 "{who:?} prolonged from {was} to {until} ns a lock that was taken away"
             ));
         }
@@ -223,41 +221,36 @@ impl Checker {
         let Some(kept) = self.kept.remove(&serial) else { return };
         if kept.lost && now > kept.due + (stopped_for - kept.stopped_for) {
             let who = self.beliefs[kept.belief].who;
-            self.report_violation(format!("{who:?} was not told that its lock is lost"));
+            self.report(format!("{who:?} was not told that its lock is lost"));
         }
     }
 
     /// Notes a warning that a kept lock ends at `deadline`.
     pub fn note_warning(&mut self, serial: u64, deadline: u64) {
         let Some(kept) = self.kept.get_mut(&serial) else {
-            return self.report_violation(format!("a warning of {serial}, which is not kept"));
+            return self.report(format!("a warning of {serial}, which is not kept"));
         };
         kept.warned = true;
         let until = self.beliefs[kept.belief].until;
         if deadline > until {
-            self.report_violation(format!(
-                "{serial} was given {deadline} ns, and ends at {until} ns"
-            ));
+            self.report(format!("{serial} was given {deadline} ns, and ends at {until} ns"));
         }
     }
 
     /// Notes that the loss of a kept lock was reported.
     pub fn note_loss(&mut self, serial: u64, end: End, now: u64, stopped_for: u64) {
         let Some(kept) = self.kept.remove(&serial) else {
-            return self
-                .report_violation(format!("the loss of {serial}, which is not kept (any more)"));
+            return self.report(format!("the loss of {serial}, which is not kept (any more)"));
         };
         let belief = &self.beliefs[kept.belief];
         let (who, until) = (belief.who, belief.until);
         let waited = stopped_for - kept.stopped_for;
         if now < until {
-            self.report_violation(format!(
-                "{who:?} got the report of a loss, and still has the lock"
-            ));
+            self.report(format!("{who:?} got the report of a loss, and still has the lock"));
         }
         if now > kept.due + waited {
             let late = now - kept.due - waited;
-            self.report_violation(format!("the loss of {who:?} was reported {late} ns late"));
+            self.report(format!("the loss of {who:?} was reported {late} ns late"));
         }
         // No warning is needed if the client did not run all the time, or if the warning was
         // already due when the deadline moved.
@@ -265,7 +258,7 @@ impl Checker {
         let in_time = kept.warn_before > 2 * LOSS_BEFORE && warns_at > kept.moved.0;
         let ran = stopped_for == kept.moved.1;
         if end == End::Deadline && ran && in_time && !kept.warned {
-            self.report_violation(format!("{who:?} lost its lock without a warning"));
+            self.report(format!("{who:?} lost its lock without a warning"));
         }
     }
 
@@ -310,7 +303,7 @@ impl Checker {
             let shared = new.keys().find(|&key| other.keys().any(|theirs| theirs == key));
             let (a, b, key) = (other.who, new.who, shared.unwrap_or(new.key));
             let (until, from) = (other.acts_until, now);
-            self.report_violation(format!(
+            self.report(format!(
                 "two holders of key {key}: {a:?} until {until} ns, and {b:?} from {from} ns on"
             ));
         }
@@ -337,18 +330,14 @@ impl Checker {
     /// Notes the answer to a request.
     pub fn answer(&mut self, serial: u64, now: u64, stopped_for: u64) {
         let Some(asked) = self.asked.remove(&serial) else {
-            self.report_violation(format!(
-                "request {serial} was answered twice, or after its cancelling"
-            ));
+            self.report(format!("request {serial} was answered twice, or after its cancelling"));
             return;
         };
         // While the client did not run it could get no answer, so that time comes on top.
         let due = asked.due + (stopped_for - asked.stopped_for);
         if now > due {
             let (client, what, late) = (asked.client, asked.what, now - due);
-            self.report_violation(format!(
-                "{what} {serial} of client {client} was answered {late} ns late"
-            ));
+            self.report(format!("{what} {serial} of client {client} was answered {late} ns late"));
         }
     }
 
@@ -360,17 +349,17 @@ impl Checker {
             .map(|(serial, asked)| format!("{} {serial} of client {}", asked.what, asked.client))
             .collect();
         if !open.is_empty() {
-            self.report_violation(format!("never answered: {}", open.join(", ")));
+            self.report(format!("never answered: {}", open.join(", ")));
         }
         self.asked.clear();
         if !self.kept.is_empty() {
             let serials: Vec<u64> = std::mem::take(&mut self.kept).into_keys().collect();
-            self.report_violation(format!("kept to the end: {serials:?}"));
+            self.report(format!("kept to the end: {serials:?}"));
         }
     }
 
     /// Records a violation.
-    pub fn report_violation(&mut self, words: String) {
+    pub fn report(&mut self, words: String) {
         if self.violations.len() < REPORTED {
             self.violations.push(words);
         }
@@ -555,7 +544,7 @@ mod tests {
     fn only_the_first_violations_are_reported() {
         let mut checker = Checker::new(true);
         for number in 0..100 {
-            checker.report_violation(number.to_string());
+            checker.report(number.to_string());
         }
         assert_eq!(checker.violations(), ["0", "1", "2", "3", "4"]);
     }

@@ -47,8 +47,7 @@ impl World {
             ];
             for (what, count) in counts {
                 if count > 0 {
-                    self.checker
-                        .report_violation(format!("client {client} is left with {count} {what}"));
+                    self.checker.report(format!("client {client} is left with {count} {what}"));
                 }
             }
             self.check_timers(client);
@@ -65,18 +64,23 @@ impl World {
         let often = self.plan.settings.probe_interval <= 10 * self.plan.settings.node_timeout;
         let looks = if often { nodes } else { 0 };
         let end = self.agenda.now() + (nodes as u64 + 1) * self.plan.node_timeout() + 5 * MILLI;
-        loop {
-            let it = &self.clients[client].coordinator;
+        self.wait_until(end, |world| {
+            let it = &world.clients[client].coordinator;
             let quarantined = (0..nodes)
                 .filter(|&n| matches!(it.node_state(NodeId::new(n)), NodeState::Quarantined(_)))
                 .count();
             let (left, known) = (it.open_timers(), nodes + quarantined);
-            if (known..=known + looks).contains(&left) {
-                return;
-            }
+            let good = (known..=known + looks).contains(&left);
+            (!good).then(|| format!("client {client} is left with {left} timers, not {known}"))
+        });
+    }
+
+    /// Lets time pass until no complaint is left. The complaint that is left at `end` is a
+    /// violation.
+    fn wait_until(&mut self, end: u64, complaint: impl Fn(&World) -> Option<String>) {
+        while let Some(words) = complaint(self) {
             if self.agenda.now() >= end {
-                let words = format!("client {client} is left with {left} timers, not {known}");
-                return self.checker.report_violation(words);
+                return self.checker.report(words);
             }
             self.run_until(self.agenda.now() + MILLI);
             if !self.count_event() {
@@ -88,18 +92,10 @@ impl World {
     /// Waits until each node has answered all requests for a moment: probes may follow at any time.
     fn wait_for_answers(&mut self, client: usize) {
         for node in 0..self.nodes.len() {
-            let mut waited = 0;
-            while self.clients[client].coordinator.unanswered(NodeId::new(node)) > 0 {
-                if waited == 100 {
-                    let words = format!("node {node} owes client {client} an answer");
-                    return self.checker.report_violation(words);
-                }
-                waited += 1;
-                self.run_until(self.agenda.now() + MILLI);
-                if !self.count_event() {
-                    return;
-                }
-            }
+            self.wait_until(self.agenda.now() + 100 * MILLI, |world| {
+                let owes = world.clients[client].coordinator.unanswered(NodeId::new(node)) > 0;
+                owes.then(|| format!("node {node} owes client {client} an answer"))
+            });
         }
     }
 
@@ -107,17 +103,10 @@ impl World {
     /// fill them. A full node is not asked and counts as silent, but a lock on a bare majority is
     /// found only if every node is asked.
     fn wait_for_room(&mut self, client: usize) {
-        let end = self.agenda.now() + ROOM;
-        while self.is_some_node_full(client) {
-            if self.agenda.now() >= end {
-                let words = format!("client {client} never has room at all nodes");
-                return self.checker.report_violation(words);
-            }
-            self.run_until(self.agenda.now() + MILLI);
-            if !self.count_event() {
-                return;
-            }
-        }
+        self.wait_until(self.agenda.now() + ROOM, |world| {
+            let is_full = world.is_some_node_full(client);
+            is_full.then(|| format!("client {client} never has room at all nodes"))
+        });
     }
 
     fn is_some_node_full(&self, client: usize) -> bool {
@@ -139,7 +128,7 @@ impl World {
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {
                         let text = member.escape_ascii();
-                        self.checker.report_violation(format!("node {number} has in line: {text}"));
+                        self.checker.report(format!("node {number} has in line: {text}"));
                     }
                 }
             }
@@ -164,7 +153,7 @@ impl World {
                 if !self.excused.contains(&(number, key, token.clone()))
                     && !self.given.contains(&token)
                 {
-                    self.checker.report_violation(words);
+                    self.checker.report(words);
                 }
             }
         }
@@ -191,7 +180,7 @@ impl World {
                 let answer = self.run_until_answered(client);
                 if !matches!(answer, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
                     let words = format!("client {client} cannot release {key}: {answer:?}");
-                    return self.checker.report_violation(words);
+                    return self.checker.report(words);
                 }
             }
         }
@@ -231,7 +220,7 @@ impl World {
             let next = until.max(self.agenda.now()) + 20 * MILLI;
             if next > end {
                 let words = format!("client {client} has a node in quarantine for too long");
-                return self.checker.report_violation(words);
+                return self.checker.report(words);
             }
             self.run_until(next);
             if !self.count_event() {
@@ -263,7 +252,7 @@ impl World {
         if let Some(Ok(Outcome::Acquired(lock))) = answer {
             return Some(lock);
         }
-        self.checker.report_violation(format!("client {client} cannot take key {key}: {answer:?}"));
+        self.checker.report(format!("client {client} cannot take key {key}: {answer:?}"));
         None
     }
 
@@ -276,8 +265,7 @@ impl World {
             core.extend_token(key, token.clone(), ttl, serial, at).map(|_| ())
         });
         if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
-            self.checker
-                .report_violation(format!("client {client} cannot extend by token: {extended:?}"));
+            self.checker.report(format!("client {client} cannot extend by token: {extended:?}"));
             return None;
         }
         let seen = self.make_own_request(client, |core, key, serial, at| {
@@ -288,16 +276,14 @@ impl World {
             _ => false,
         };
         if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {
-            self.checker
-                .report_violation(format!("client {client} does not see {token}: {seen:?}"));
+            self.checker.report(format!("client {client} does not see {token}: {seen:?}"));
             return None;
         }
         let forced = self.make_own_request(client, |core, key, serial, at| {
             core.force_release(key, serial, at).map(|_| ())
         });
         if !matches!(forced, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
-            self.checker
-                .report_violation(format!("client {client} cannot force a release: {forced:?}"));
+            self.checker.report(format!("client {client} cannot force a release: {forced:?}"));
             return None;
         }
         let now = self.agenda.now();

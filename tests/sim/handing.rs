@@ -59,9 +59,7 @@ impl World {
                     self.offer(key, token);
                 }
             }
-            None => self
-                .checker
-                .report_violation(format!("client {client} cannot give away what it has")),
+            None => self.checker.report(format!("client {client} cannot give away what it has")),
         }
         self.rest(client, user);
     }
@@ -74,7 +72,7 @@ impl World {
         let on = self.supporters(offer.key, offer.token.digits(), *until);
         if !asked && now < *until && 2 * on.len() <= self.nodes.len() {
             let words = format!("what was given away rests on nodes {on:?} only: {offer:?}");
-            self.checker.report_violation(words);
+            self.checker.report(words);
         }
     }
 
@@ -160,7 +158,7 @@ impl World {
     /// Checks the result of an inspection.
     pub fn seen(&mut self, seen: &Inspection) {
         if seen.nodes.len() != self.nodes.len() {
-            self.checker.report_violation(format!("an inspection of too few nodes: {seen:?}"));
+            self.checker.report(format!("an inspection of too few nodes: {seen:?}"));
         }
     }
 }

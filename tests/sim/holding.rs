@@ -136,7 +136,7 @@ impl World {
             }
             Err(Error::Busy(Busy::Lock)) if held.extend.is_some() => {}
             Err(Error::Lost { .. }) if until <= now => {}
-            Err(error) => self.checker.report_violation(format!("an extend was refused: {error}")),
+            Err(error) => self.checker.report(format!("an extend was refused: {error}")),
         }
         self.hold(client, user, held);
     }
@@ -167,8 +167,7 @@ impl World {
             let given = deadline.as_nanos();
             if given > self.checker.belief(held.belief).until {
                 let who = (client, user);
-                self.checker
-                    .report_violation(format!("{who:?} got {given} ns, at {now}, and no other"));
+                self.checker.report(format!("{who:?} got {given} ns, at {now}, and no other"));
             }
         }
     }

@@ -76,8 +76,7 @@ impl World {
         let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
         let deadline = it.coordinator.deadline(&held.lock).map_or(0, |d| d.as_nanos());
         if deadline > bound {
-            self.checker
-                .report_violation(format!("{serial} is kept up to {bound}, and has {deadline}"));
+            self.checker.report(format!("{serial} is kept up to {bound}, and has {deadline}"));
         }
         held.keep = Some(Keeping { serial, since: now, bound, ttl: held.ttl });
     }
@@ -110,7 +109,7 @@ impl World {
                 self.checker.shorten(now, held.belief, told, stopped_for);
             }
             Err(Error::Lost { .. }) if until <= now => {}
-            Err(error) => self.checker.report_violation(format!("a keeping was refused: {error}")),
+            Err(error) => self.checker.report(format!("a keeping was refused: {error}")),
         }
     }
 
@@ -124,7 +123,7 @@ impl World {
             });
             let keeper = keeper.and_then(|(user, held)| Some((user, held, held.keep.as_ref()?)));
             let Some((user, held, keep)) = keeper else {
-                self.checker.report_violation(format!("no user keeps the lock of {update:?}"));
+                self.checker.report(format!("no user keeps the lock of {update:?}"));
                 continue;
             };
             let told = (it.coordinator.deadline(&held.lock), keep.serial);
@@ -144,8 +143,7 @@ impl World {
         match update.kind {
             LockUpdateKind::Extended { deadline } => {
                 if told != Some(deadline) {
-                    self.checker
-                        .report_violation(format!("{serial} ends at {told:?}, not {deadline:?}"));
+                    self.checker.report(format!("{serial} ends at {told:?}, not {deadline:?}"));
                 }
             }
             LockUpdateKind::Expiring { deadline, .. } => {
@@ -162,7 +160,7 @@ impl World {
                 self.checker.note_loss(serial, end, now, stopped_for);
                 self.on_loss(client, user, serial, reason);
             }
-            other => self.checker.report_violation(format!("{serial} is kept, and told {other:?}")),
+            other => self.checker.report(format!("{serial} is kept, and told {other:?}")),
         }
     }
 
@@ -170,16 +168,14 @@ impl World {
     fn on_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
         let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
         let State::Holding(held) = state else {
-            return self
-                .checker
-                .report_violation(format!("the loss {serial} of a lock without an owner"));
+            return self.checker.report(format!("the loss {serial} of a lock without an owner"));
         };
         let keep = held.keep.as_ref().filter(|keep| keep.serial == serial);
         let Some(keep) = keep else {
-            return self.checker.report_violation(format!("the loss {serial} of another lock"));
+            return self.checker.report(format!("the loss {serial} of another lock"));
         };
         if self.clients[client].coordinator.deadline(&held.lock).is_some() {
-            self.checker.report_violation(format!("{serial} is lost, and has a deadline"));
+            self.checker.report(format!("{serial} is lost, and has a deadline"));
         }
         // At least three tries fit between the first renewal and the deadline.
         let timeout = self.plan.node_timeout() + self.plan.pace;
@@ -191,8 +187,7 @@ impl World {
             && tries
             && held.extend.is_none()
         {
-            self.checker
-                .report_violation(format!("{serial} was not renewed, and nothing went wrong"));
+            self.checker.report(format!("{serial} was not renewed, and nothing went wrong"));
         }
         if self.dice.chance(300) {
             let at = self.agenda.now() + self.dice.below(100 * MILLI);
@@ -221,11 +216,11 @@ impl World {
                     self.tally.prolonged += u64::from(held.extend.is_none());
                     if told > bound {
                         let words = format!("{who:?} has a lock beyond its bound: {told} {bound}");
-                        self.checker.report_violation(words);
+                        self.checker.report(words);
                     }
                 }
                 Some(told) if told < until => {
-                    self.checker.report_violation(format!("the deadline of {who:?} came nearer"));
+                    self.checker.report(format!("the deadline of {who:?} came nearer"));
                 }
                 None if now < until => {
                     self.checker.lose(now, number, stopped_for);
@@ -233,7 +228,7 @@ impl World {
                     let may_be = if held.keep.is_some() { LOSS_BEFORE } else { 0 };
                     if self.plan.memory == Memory::Kept && !disturbed && early > may_be {
                         let words = format!("{who:?} lost its lock {early} ns before its deadline");
-                        self.checker.report_violation(words);
+                        self.checker.report(words);
                     }
                 }
                 _ => {}
@@ -264,7 +259,7 @@ impl World {
             let left = belief.until.saturating_sub(now);
             if ttl * MILLI > left + MILLI + 500 * MICRO {
                 let words = format!("client {client} heals for {ttl} ms, and has {left} ns left");
-                self.checker.report_violation(words);
+                self.checker.report(words);
             }
         }
     }

@@ -41,8 +41,7 @@ impl World {
         let serial = self.next_serial();
         let it = &mut self.clients[client];
         if !it.coordinator.remaining(&relic.lock, instant(now)).is_zero() {
-            self.checker
-                .report_violation(format!("client {client} believes in a lock that is over"));
+            self.checker.report(format!("client {client} believes in a lock that is over"));
         }
         if matches!(what, 0 | 2) {
             self.checker.end(now, relic.belief);
@@ -52,8 +51,7 @@ impl World {
             1 => {
                 let ttl = Duration::from_secs(1);
                 if it.coordinator.extend(&relic.lock, ttl, serial, instant(now)).is_ok() {
-                    self.checker
-                        .report_violation(format!("client {client} extends a lock that is over"));
+                    self.checker.report(format!("client {client} extends a lock that is over"));
                 }
             }
             2 => {

@@ -80,7 +80,7 @@ impl World {
         let rests_on = |key| (key, self.supporters(key, &belief.token, until));
         let weak = belief.keys().map(rests_on).find(|(_, on)| 2 * on.len() <= nodes);
         if let Some((key, on)) = weak {
-            self.checker.report_violation(format!(
+            self.checker.report(format!(
                 "{who:?} believes in key {key} up to {until} ns, which rests on nodes {on:?} of \
                  {nodes}"
             ));

@@ -40,105 +40,83 @@ const TROUBLES: [&str; 12] = [
     "trouble: too many clients",
 ];
 
-/// How often each thing happened.
-#[derive(Debug, Default, Clone)]
-pub struct Tally {
-    /// Faults that were drawn. Some found nothing that they could happen to.
-    pub faults: u64,
-    /// Locks with several keys that were handed out.
-    pub sets: u64,
-    /// Faults that happened, by kind.
-    by_kind: [u64; FAULTS.len()],
-    /// Nodes that refused commands for a while, by their answer.
-    pub troubles: [u64; TROUBLES.len()],
-    /// Nodes that started again: with their keys, and without.
-    pub restarts: [u64; 2],
-    /// Events of the simulation.
-    pub events: u64,
-    /// Locks handed out.
-    pub handed_out: u64,
-    /// How many of these have a fencing number.
-    pub fenced: u64,
-    /// How many of these are over several keys.
-    pub fenced_sets: u64,
-    /// Fencing numbers that were written back in a second round.
-    pub written_back: u64,
-    /// Requests refused because another client held the key.
-    pub contended: u64,
-    /// Requests that too few nodes answered in time.
-    pub no_quorum: u64,
-    /// Acquires that were granted too late.
-    pub expired: u64,
-    /// Requests refused before anything was sent.
-    pub busy: u64,
-    /// Extends that were won, by a lock or by its token.
-    pub extended: u64,
-    /// Extends that failed because the lock was gone.
-    pub lost: u64,
-    /// Releases that a majority confirmed.
-    pub released: u64,
-    /// Releases of locks whose key another client had by then.
-    pub taken_by_other: u64,
-    /// Releases of locks that were over.
-    pub already_expired: u64,
-    /// Releases that no majority confirmed.
-    pub unconfirmed: u64,
-    /// Requests that were cancelled.
-    pub cancelled: u64,
-    /// Handles used long after their lock was over.
-    pub relics: u64,
-    /// How often a client said that a node is suspect.
-    pub suspects: u64,
-    /// How often a client had pending releases for a node.
-    pub pending_releases: u64,
-    /// Clients that ended, and whose place a new process took.
-    pub crashes: u64,
-    /// Nodes that were replicas for a while.
-    pub promotions: u64,
-    /// Jumps of a node's clock that clients reported.
-    pub jumps: u64,
-    /// Nodes that were flushed.
-    pub flushes: u64,
-    /// Quarantines of nodes that clients reported.
-    pub distrusted: u64,
-    /// Locks that a node granted on a connection that its client had dropped.
-    pub stale: u64,
-    /// How many of these were granted when the client had a newer connection that was ready.
-    pub stale_after_newer: u64,
-    /// Locks that had auto-extend.
-    pub kept: u64,
-    /// How often a renewal moved a deadline, without a call of the owner.
-    pub prolonged: u64,
-    /// Warnings that a lock with auto-extend ends.
-    pub warnings: u64,
-    /// Locks with auto-extend that were lost.
-    pub kept_lost: u64,
-    /// Locks that were given away.
-    pub given_away: u64,
-    /// Locks that were adopted.
-    pub adopted: u64,
-    /// Locks that were gone when a user tried to adopt them.
-    pub adopted_in_vain: u64,
-    /// Extends by token that were won.
-    pub borrowed: u64,
-    /// Inspections of a key.
-    pub inspected: u64,
-    /// Keys that an operator deleted on a node.
-    pub deleted: u64,
-    /// Locks whose key an operator deleted on all nodes.
-    pub forced: u64,
-    /// Joins of lines, locks won in line, dead waiters that were skipped, claims and splits.
-    pub in_line: [u64; 5],
-    /// Keys that clients set again on nodes that had lost them.
-    pub healed: u64,
-    /// How often a client read only a part of the input of a connection.
-    pub rests: u64,
-    /// Turns with a due timer that began with unread input.
-    pub unread: u64,
-    /// Turns with a due timer that began with unwritten output.
-    pub unwritten: u64,
-    /// Connections that a client found gone when it wrote.
-    pub broken: u64,
+const RESTARTS: [&str; 2] = ["restarts with all keys", "restarts without keys"];
+const IN_LINE: [&str; 5] =
+    ["joins of lines", "locks won in line", "waiters skipped", "claims", "splits"];
+
+/// Defines the counters of single things, each with the words that the test prints.
+macro_rules! tally {
+    ($($field:ident: $words:literal,)*) => {
+        /// How often each thing happened.
+        #[derive(Debug, Default, Clone)]
+        pub struct Tally {
+            by_kind: [u64; FAULTS.len()],
+            pub troubles: [u64; TROUBLES.len()],
+            pub restarts: [u64; RESTARTS.len()],
+            pub in_line: [u64; IN_LINE.len()],
+            $(#[doc = $words] pub $field: u64,)*
+        }
+
+        impl Tally {
+            /// The counters with their names.
+            pub fn counters(&mut self) -> Vec<(&'static str, &mut u64)> {
+                let mut counters = vec![$(($words, &mut self.$field)),*];
+                let faults = FAULTS.iter().map(|(_, name)| *name);
+                counters.extend(faults.zip(&mut self.by_kind));
+                counters.extend(TROUBLES.into_iter().zip(&mut self.troubles));
+                counters.extend(RESTARTS.into_iter().zip(&mut self.restarts));
+                counters.extend(IN_LINE.into_iter().zip(&mut self.in_line));
+                counters
+            }
+        }
+    };
+}
+
+tally! {
+    faults: "faults drawn, also those that found nothing to happen to",
+    events: "events of the simulation",
+    handed_out: "locks handed out",
+    fenced: "locks with a fencing number",
+    fenced_sets: "locks with a fencing number for each of several keys",
+    written_back: "fencing numbers written back in a second round",
+    sets: "locks with several keys",
+    contended: "requests refused because another client held the key",
+    no_quorum: "requests that too few nodes answered in time",
+    expired: "acquires granted too late",
+    busy: "requests refused before anything was sent",
+    extended: "extends won, by a lock or by its token",
+    lost: "extends that failed because the lock was gone",
+    released: "releases that a majority confirmed",
+    taken_by_other: "releases of locks whose key another client had by then",
+    already_expired: "releases of locks that were over",
+    unconfirmed: "releases that no majority confirmed",
+    cancelled: "requests cancelled",
+    relics: "handles used long after their lock was over",
+    suspects: "times that a client said that a node is suspect",
+    pending_releases: "times that a client had pending releases for a node",
+    crashes: "clients that ended, and whose place a new process took",
+    promotions: "nodes that were replicas for a while",
+    jumps: "jumps of a node's clock that clients reported",
+    flushes: "nodes flushed",
+    distrusted: "quarantines of nodes that clients reported",
+    stale: "locks that a node granted on a connection that its client had dropped",
+    stale_after_newer: "locks granted so when the client had a newer connection that was ready",
+    kept: "locks with auto-extend",
+    prolonged: "renewals that moved a deadline, without a call of the owner",
+    warnings: "warnings that a lock with auto-extend ends",
+    kept_lost: "locks with auto-extend that were lost",
+    given_away: "locks given away",
+    adopted: "locks adopted",
+    adopted_in_vain: "locks that were gone when a user tried to adopt them",
+    borrowed: "extends by token that were won",
+    inspected: "inspections of a key",
+    deleted: "keys that an operator deleted on a node",
+    forced: "locks whose key an operator deleted on all nodes",
+    healed: "keys that clients set again on nodes that had lost them",
+    rests: "times that a client read only a part of the input of a connection",
+    unread: "turns with a due timer that began with unread input",
+    unwritten: "turns with a due timer that began with unwritten output",
+    broken: "connections that a client found gone when it wrote",
 }
 
 impl Tally {
@@ -146,65 +124,6 @@ impl Tally {
     pub fn count_fault(&mut self, kind: Kind) {
         let place = FAULTS.iter().position(|(it, _)| *it == kind);
         self.by_kind[place.expect("each kind is listed")] += 1;
-    }
-
-    /// The counters with their names.
-    pub fn counters(&mut self) -> Vec<(&'static str, &mut u64)> {
-        let mut counters = vec![("faults drawn", &mut self.faults)];
-        let faults = FAULTS.iter().map(|(_, name)| *name);
-        counters.extend(faults.zip(&mut self.by_kind));
-        counters.extend(TROUBLES.into_iter().zip(&mut self.troubles));
-        let restarts = ["restarts with all keys", "restarts without keys"];
-        counters.extend(restarts.into_iter().zip(&mut self.restarts));
-        let in_line =
-            ["joins of lines", "locks won in line", "waiters skipped", "claims", "splits"];
-        counters.extend(in_line.into_iter().zip(&mut self.in_line));
-        counters.extend([
-            ("events", &mut self.events),
-            ("locks handed out", &mut self.handed_out),
-            ("locks with a fence", &mut self.fenced),
-            ("locks with a fence for each of several keys", &mut self.fenced_sets),
-            ("fences written back", &mut self.written_back),
-            ("locks with several keys", &mut self.sets),
-            ("contended", &mut self.contended),
-            ("no quorum", &mut self.no_quorum),
-            ("expired", &mut self.expired),
-            ("busy", &mut self.busy),
-            ("extended", &mut self.extended),
-            ("lost", &mut self.lost),
-            ("released", &mut self.released),
-            ("taken by another", &mut self.taken_by_other),
-            ("already expired", &mut self.already_expired),
-            ("unconfirmed", &mut self.unconfirmed),
-            ("cancelled", &mut self.cancelled),
-            ("relics used", &mut self.relics),
-            ("suspect nodes", &mut self.suspects),
-            ("nodes owed something", &mut self.pending_releases),
-            ("clients begun anew", &mut self.crashes),
-            ("nodes promoted", &mut self.promotions),
-            ("clock jumps seen", &mut self.jumps),
-            ("nodes flushed", &mut self.flushes),
-            ("nodes distrusted", &mut self.distrusted),
-            ("stale grants", &mut self.stale),
-            ("stale grants after a newer connection", &mut self.stale_after_newer),
-            ("locks kept", &mut self.kept),
-            ("locks prolonged by being kept", &mut self.prolonged),
-            ("warnings", &mut self.warnings),
-            ("kept locks lost", &mut self.kept_lost),
-            ("locks given away", &mut self.given_away),
-            ("locks taken up", &mut self.adopted),
-            ("taken up in vain", &mut self.adopted_in_vain),
-            ("locks prolonged by their token", &mut self.borrowed),
-            ("inspections", &mut self.inspected),
-            ("keys deleted", &mut self.deleted),
-            ("locks taken away", &mut self.forced),
-            ("keys healed", &mut self.healed),
-            ("wires not read to their end", &mut self.rests),
-            ("late turns with unread input", &mut self.unread),
-            ("late turns with unwritten output", &mut self.unwritten),
-            ("connections lost in a write", &mut self.broken),
-        ]);
-        counters
     }
 
     /// Adds another run's counters.

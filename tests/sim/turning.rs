@@ -152,7 +152,7 @@ impl World {
         let unread = it.left_unread.contains(&true);
         let unwritten = (0..self.nodes.len()).any(|node| self.could_write(client, node));
         if unread || unwritten || it.coordinator.has_actions() {
-            self.checker.report_violation(format!(
+            self.checker.report(format!(
                 "client {client} falls asleep with input unread ({unread}), or output unwritten \
                  ({unwritten}), or a connection to be opened or closed"
             ));
@@ -166,7 +166,7 @@ impl World {
         let unread = waiting.unread.iter().any(|&pieces| pieces > 0);
         let unwritten = waiting.unwritten.contains(&true);
         if unread || unwritten || by != instant(now) {
-            self.checker.report_violation(format!(
+            self.checker.report(format!(
                 "client {client} believes a timeout at {now} ns, by a clock read at {by:?}, \
                  before it looked at its sockets: {waiting:?}"
             ));

@@ -242,7 +242,7 @@ impl World {
             Err(error) => {
                 self.tally.busy += 1;
                 if !matches!(error, Error::Busy(_)) {
-                    self.checker.report_violation(format!("a request was refused: {error}"));
+                    self.checker.report(format!("a request was refused: {error}"));
                 }
                 self.rest(client, user);
             }
@@ -371,12 +371,10 @@ impl World {
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
             Ok(Outcome::Inspected(_)) => &mut tally.inspected,
             Ok(Outcome::Vouched(_)) => {
-                return self.checker.report_violation("a vouching that no user asked for".into());
+                return self.checker.report("a vouching that no user asked for".into());
             }
             Ok(Outcome::ForceReleased(_)) => {
-                return self
-                    .checker
-                    .report_violation("a forced release that no user asked for".into());
+                return self.checker.report("a forced release that no user asked for".into());
             }
             Ok(Outcome::Released(ReleaseOutcome::Released)) => &mut tally.released,
             Ok(Outcome::Released(ReleaseOutcome::TakenByOther)) => &mut tally.taken_by_other,
@@ -393,9 +391,7 @@ impl World {
                 return;
             }
             other => {
-                return self
-                    .checker
-                    .report_violation(format!("a result that cannot be: {other:?}"));
+                return self.checker.report(format!("a result that cannot be: {other:?}"));
             }
         } += 1;
     }

@@ -11,6 +11,7 @@ pub mod again;
 mod canned;
 mod dice;
 pub mod drawing;
+mod folder;
 mod listener;
 mod lock;
 mod monitor;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 
 pub use canned::{Canned, Reply, healthy};
 pub use dice::Dice;
+pub use folder::Folder;
 pub use listener::{CountingListener, Scripted};
 pub use lock::{PLACES, ServerLock};
 pub use monitor::Monitor;

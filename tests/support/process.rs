@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -234,20 +234,4 @@ pub fn free_port() -> u16 {
 /// matter, because this test and a server both bind with SO_REUSEADDR.
 pub(super) fn is_free(port: u16) -> bool {
     TcpListener::bind(loopback(port)).is_ok()
-}
-
-/// Makes a directory of this process's own; the caller removes it.
-pub(super) fn own_directory() -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("redlatch-fleet-{}-{count}", std::process::id());
-        let path: &Path = &std::env::temp_dir().join(name);
-        match std::fs::create_dir(path) {
-            Ok(()) => return path.to_owned(),
-            // A process that was killed and had the same id left the directory.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => panic!("a temporary directory cannot be made: {error}"),
-        }
-    }
 }

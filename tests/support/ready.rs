@@ -38,13 +38,28 @@ pub fn vouched(config: Config) -> Client {
     client
 }
 
-/// Drives the client until `nodes` of its nodes are ready.
+/// Drives the client until `nodes` of its nodes are ready, and returns how long that took.
 #[track_caller]
-pub fn wait_ready(client: &Client, nodes: usize) {
+pub fn wait_ready(client: &Client, nodes: usize) -> Duration {
+    drive_until(client, CONNECTED, "the nodes are ready", || count(&client.nodes()) == nodes)
+}
+
+/// Drives the client until `holds` is true, and returns how long that took.
+#[track_caller]
+pub fn drive_until(
+    client: &Client,
+    limit: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> bool,
+) -> Duration {
     let start = Instant::now();
-    while count(&client.nodes()) != nodes {
+    loop {
         client.drive(LOOK).expect("the poller works");
-        assert!(start.elapsed() < CONNECTED, "{nodes} are not ready: {:?}", client.nodes());
+        let waited = start.elapsed();
+        if holds() {
+            return waited;
+        }
+        assert!(waited < limit, "waited {waited:?} in vain: {what}: {:?}", client.nodes());
     }
 }
 

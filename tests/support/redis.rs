@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::folder::Folder;
 use super::lock::ServerLock;
 use super::monitor::Monitor;
-use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_directory};
+use super::process::{Process, Recipe, field, free_port, is_free, loopback};
 use super::resp_client::{RespClient, Value};
 use super::{SOON, eventually};
 
@@ -30,7 +31,8 @@ const STARTS: usize = 10;
 #[derive(Debug)]
 pub struct Fleet {
     nodes: Vec<Node>,
-    directory: PathBuf,
+    // After the nodes, so that it is removed after the servers have ended.
+    folder: Folder,
     // The last field, so that the place is free only after the servers have ended.
     lock: ServerLock,
 }
@@ -71,8 +73,7 @@ impl Fleet {
         variables: &[(&str, &str)],
     ) -> Fleet {
         let lock = ServerLock::take();
-        let directory = own_directory();
-        let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
+        let mut fleet = Fleet { nodes: Vec::new(), folder: Folder::new(), lock };
         let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, &arguments, variables)).collect();
         let spawned: Vec<(Recipe, Process)> = recipes
             .into_iter()
@@ -119,11 +120,26 @@ impl Fleet {
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
-    /// Waits until no server has a key, because a release may be on its way that no caller waits
-    /// for. Panics if a key may have gone by its ttl.
+    /// The values of the key, one for each server that has it.
+    pub fn values(&self, key: &str) -> Vec<Vec<u8>> {
+        self.iter().filter_map(|node| node.get(key)).collect()
+    }
+
+    /// Waits until every server holds this token at the key, because a call already returns when a
+    /// majority does.
     #[track_caller]
-    pub fn wait_empty(&self) {
+    pub fn wait_held(&self, key: &str, token: &impl ToString) {
+        let held = vec![token.to_string().into_bytes(); self.len()];
+        eventually(SOON, "all nodes hold it", || self.values(key) == held);
+    }
+
+    /// Waits until no server has a key, because a release may be on its way that no caller waits
+    /// for. Returns how long that took. Panics if a key may have gone by its ttl.
+    #[track_caller]
+    pub fn wait_empty(&self) -> Duration {
+        let start = Instant::now();
         eventually(SOON, "no key is left", self.emptied());
+        start.elapsed()
     }
 
     /// Returns a function that says whether all keys are gone, to be called again and again. It
@@ -165,7 +181,7 @@ impl Fleet {
         arguments: impl Fn(usize, &Path) -> Vec<String>,
         variables: &[(&str, &str)],
     ) -> Recipe {
-        let directory = self.directory.join(index.to_string());
+        let directory = self.folder.join(index.to_string());
         std::fs::create_dir(&directory).expect("a new directory can be written");
         let arguments = arguments(index, &directory);
         let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
@@ -188,13 +204,6 @@ impl<'a> IntoIterator for &'a Fleet {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::eventually;
-use super::process::{Server, field, free_port, loopback, own_directory};
+use super::folder::Folder;
+use super::process::{Server, field, free_port, loopback};
 use super::redis::Node;
 use super::resp_client::{RespClient, Value};
 
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Sentinels {
     sentinels: Vec<Sentinel>,
-    directory: PathBuf,
+    folder: Folder,
 }
 
 #[derive(Debug)]
@@ -69,9 +70,9 @@ impl Sentinels {
         password: Option<&str>,
         lines: impl Fn(&Path, u16) -> Vec<String>,
     ) -> Sentinels {
-        let mut all = Sentinels { sentinels: Vec::new(), directory: own_directory() };
+        let mut all = Sentinels { sentinels: Vec::new(), folder: Folder::new() };
         for number in 0..count {
-            let directory = all.directory.join(number.to_string());
+            let directory = all.folder.join(number.to_string());
             std::fs::create_dir(&directory).expect("a new directory can be written");
             let port = free_port();
             let quorum = count / 2 + 1;
@@ -140,7 +141,6 @@ impl Drop for Sentinels {
             let _ = sentinel.child.kill();
             let _ = sentinel.child.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -29,7 +29,7 @@ use super::stages::{Part, Tool, entries, part};
 use super::support::{Dice, Fleet, PlainTimer, eventually, millis};
 use super::worker::Errand;
 use super::workers::Workers;
-use super::{Folder, MAX_TTL, counts, key_name, number};
+use super::{MAX_TTL, counts, folder, key_name, number};
 
 const SERVERS: usize = 8;
 
@@ -93,10 +93,10 @@ fn run(lists: usize) {
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("chaos of lists: CHAOS_SEED={seed}");
     let mut dice = Dice::new(seed);
-    let folder = Folder::create(&format!("{lists}-lists"));
+    let folder = folder();
     let fleet = Fleet::start(SERVERS);
     agree_on_the_first_list(&fleet);
-    let mut workers = Workers::none(&folder.0, dice.others());
+    let mut workers = Workers::none(&folder, dice.others());
     for (number, (kind, keys)) in CREW.into_iter().enumerate() {
         let keys = if keys.is_empty() { SHARED_KEYS.collect() } else { keys.to_vec() };
         let errand = Errand { listed: true, ..Errand::new(kind, fleet.urls(), keys) };

@@ -42,14 +42,14 @@ mod worker;
 mod workers;
 mod wrapper;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use checker::Summary;
 use faults::Faults;
 use redlatch::clock;
 use sheet::Count;
-use support::{Dice, Fleet, millis};
+use support::{Dice, Fleet, Folder, millis};
 use worker::Errand;
 use workers::Workers;
 
@@ -96,33 +96,20 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: not a number; set a number")))
 }
 
-/// A directory in shared memory, which is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create(name: &str) -> Folder {
-        let shared = Path::new("/dev/shm");
-        let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        let path = base.join(format!("redlatch-chaos-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("shared memory can be written");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A folder in shared memory, if the system has that.
+fn folder() -> Folder {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { Folder::under(shared) } else { Folder::new() }
 }
 
 /// Starts the servers of both groups. The append-only files are in the directory in shared memory,
 /// because a killed process loses nothing that it has written to a file, on any file system.
-fn start_servers(folder: &Folder) -> Fleet {
+fn start_servers(folder: &Path) -> Fleet {
     Fleet::each(DURABLE.end, |node, _| {
         if !DURABLE.contains(&node) {
             return Vec::new();
         }
-        let directory = folder.0.join(format!("node-{node}"));
+        let directory = folder.join(format!("node-{node}"));
         std::fs::create_dir(&directory).expect("shared memory can be written");
         let directory = directory.display().to_string();
         // The limit is small, so that the files are rewritten while faults happen.
@@ -144,9 +131,9 @@ fn no_two_holders_of_one_key_and_everyone_progresses() {
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("chaos: CHAOS_SECS={seconds} CHAOS_SEED={seed}");
     let mut dice = Dice::new(seed);
-    let folder = Folder::create("faults");
+    let folder = folder();
     let fleet = start_servers(&folder);
-    let workers = Workers::start(&fleet, &folder.0, dice.others());
+    let workers = Workers::start(&fleet, &folder, dice.others());
     let mut run = Run { faults: Faults::new(&fleet, workers, dice), start: Instant::now() };
     let mut left = Duration::from_secs(seconds);
     run.quiet();

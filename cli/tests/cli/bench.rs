@@ -1,49 +1,12 @@
 //! `bench`: its figures are consistent and show what happened to the nodes, and it leaves no key.
 
-use std::path::{Path, PathBuf};
-
-use support::{Fleet, drawing, free_port};
+use support::{drawing, free_port};
 
 use super::pipes::broken_pipe;
 use super::status::{printed, terminal};
 use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
-
-/// A directory for one test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Directory {
-        let path =
-            std::env::temp_dir().join(format!("redlatch-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a new directory");
-        Directory(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a path of letters").to_owned()
-    }
-
-    fn read(&self, name: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir::<&Path>(&self.0).expect("it is there").flatten();
-        let mut names: Vec<_> =
-            entries.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A file of percentiles, read as a plotter does.
 struct Percentiles {
@@ -110,7 +73,7 @@ fn pause(length: Duration) {
 #[test]
 fn a_sweep_counts_every_pair_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let files = Directory::new("sweep");
+    let files = Folder::new();
     let (svg, hgrm) = (files.path("it.svg"), files.path("it.hgrm"));
     let arguments = ["bench", "--in-flight", "1,4", "--keys", "6", "--duration", "300ms"];
     let monitor = fleet[0].monitor();
@@ -168,7 +131,7 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
 /// Runs the bench, and stops two nodes for 300 ms meanwhile. Returns how many pairs took longer
 /// than half of that.
 fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
-    let files = Directory::new(&arguments.concat());
+    let files = Folder::new();
     let hgrm = files.path("it.hgrm");
     let always = ["bench", "--duration", "1500ms", "--json", "--hgrm", &hgrm];
     let tool = Running::start(&mut tool_on(fleet, &[&always[..], arguments].concat()));
@@ -230,7 +193,7 @@ fn clients_that_contend_wait_for_each_other() {
 #[test]
 fn bench_that_is_interrupted_prints_what_it_measured() {
     let fleet = Fleet::start(3);
-    let files = Directory::new("early");
+    let files = Folder::new();
     let arguments = ["bench", "--duration", "60s", "--in-flight", "2,4"];
     let written = ["--svg", &files.path("it.svg"), "--hgrm", &files.path("it.hgrm")];
     let tool = Running::start(&mut tool_on(&fleet, &[&arguments[..], &written].concat()));
@@ -383,7 +346,7 @@ fn bench_progress_is_shown_on_terminals_only_and_not_with_quiet() {
 #[test]
 fn bench_works_with_closed_outputs() {
     let fleet = Fleet::start(1);
-    let files = Directory::new("unread");
+    let files = Folder::new();
     let hgrm = files.path("it.hgrm");
     let command = &mut tool_on(&fleet, &["bench", "--duration", "100ms", "--hgrm", &hgrm]);
     assert_eq!(run(command.stdout(broken_pipe())).with_code(0).errors, "");

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::support::signals::in_own_group;
-use crate::support::{Server, ServerLock, drawing, eventually};
+use crate::support::{Folder, Server, ServerLock, drawing, eventually};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The demo should take ten seconds. The limit is longer because other tests may keep the machine
@@ -190,31 +190,11 @@ fn assert_told(ended: &Ended) {
     assert_eq!(too_long, None);
 }
 
-/// The path of a picture, which is removed at the end.
-struct Picture(std::path::PathBuf);
-
-impl Picture {
-    fn new(name: &str) -> Picture {
-        let name = format!("redlatch-test-{}-{name}.svg", std::process::id());
-        Picture(std::env::temp_dir().join(name))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a path of letters")
-    }
-}
-
-impl Drop for Picture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Checks that the picture has a lane for each node, with the tokens that it held, a row for each
 /// client, and the steps of the screen with the same numbers and outcomes.
 #[track_caller]
-fn assert_drawn(picture: &Picture, ended: &Ended) {
-    let svg = std::fs::read_to_string(&picture.0).expect("the picture is there");
+fn assert_drawn(folder: &Folder, ended: &Ended) {
+    let svg = folder.read("demo.svg");
     let texts = drawing::texts(&svg);
     drawing::assert_legible(&svg);
     let count = |text: &str| texts.iter().filter(|it| *it == text).count();
@@ -279,13 +259,13 @@ const REDRAW: &str = "cargo run --release -p redlatch-cli -- demo --svg docs/dem
 
 #[test]
 fn demo_svg_shows_what_happened_and_docs_have_no_older_one() {
-    let picture = Picture::new("inside");
-    let ended = Demo::start_with(&["--svg", picture.path()], without_programs).end();
+    let folder = Folder::new();
+    let ended = Demo::start_with(&["--svg", &folder.path("demo.svg")], without_programs).end();
     assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
-    assert_drawn(&picture, &ended);
+    assert_drawn(&folder, &ended);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.svg");
     let old = std::fs::read_to_string(path).expect("README shows it");
-    let new = std::fs::read_to_string(&picture.0).expect("it was just drawn");
+    let new = folder.read("demo.svg");
     let why = format!("docs/demo.svg is older than what it shows. Redraw it: {REDRAW}");
     assert_eq!(shown(&old), shown(&new), "{why}");
     assert_eq!(words(&old), words(&new), "{why}");
@@ -319,10 +299,10 @@ fn demo_on_masters_inside_the_process_ends_when_its_reader_leaves() {
 fn demo_on_real_masters_prints_the_same_story_and_leaves_nothing() {
     let _servers = ServerLock::take();
     let server = Server::examine("redis-server");
-    let picture = Picture::new("real");
-    let ended = Demo::start(&["--real", "--svg", picture.path()]).end();
+    let folder = Folder::new();
+    let ended = Demo::start(&["--real", "--svg", &folder.path("demo.svg")]).end();
     assert_told(&ended);
-    assert_drawn(&picture, &ended);
+    assert_drawn(&folder, &ended);
     let (major, minor) = server.version;
     assert!(ended.screen.contains(&format!("redis-server {major}.{minor}")));
 }

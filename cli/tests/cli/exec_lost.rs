@@ -114,7 +114,7 @@ fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "deadline");
     let words = lost["message"].as_str().expect("a text");
-    assert!(words.contains(&fleet[0].address().to_string()), "{words}");
+    assert!(words.contains(&label(&fleet[0])), "{words}");
     continue_masters(&fleet);
     last_words.into()
 }
@@ -166,7 +166,7 @@ fn cmd_that_ends_at_sigterm_within_its_grace_is_not_killed() {
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "not_renewed", "its deadline had not come");
     let released = events.iter().find(|event| event["event"] == "released").expect("it is logged");
-    let stopped: Vec<String> = (0..2).map(|node| fleet[node].address().to_string()).collect();
+    let stopped: Vec<String> = (0..2).map(|node| label(&fleet[node])).collect();
     assert_eq!(released["unconfirmed"], serde_json::json!(stopped));
     let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is logged");
     assert_eq!((&exit["code"], &exit["exit_code"]), (&3.into(), &124.into()));
@@ -293,5 +293,5 @@ fn exec_that_cannot_renew_names_the_nodes_that_do_not_count() {
         );
         assert!(line.contains(&why), "{line}");
     }
-    assert!(!line.contains(&fleet[2].address().to_string()), "{line}");
+    assert!(!line.contains(&label(&fleet[2])), "{line}");
 }

@@ -12,9 +12,7 @@ fn vouched() -> Fleet {
 }
 
 fn on(fleet: &Fleet, arguments: &[&str]) -> Command {
-    let mut command = tool(arguments);
-    command.env("REDLATCH_SERVERS", fleet.urls().join(","));
-    command
+    tool_at(&fleet.urls(), &[], arguments)
 }
 
 #[test]

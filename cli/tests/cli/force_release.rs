@@ -7,10 +7,6 @@ fn set(node: &Node, value: &str) {
     assert!(node.command(&["SET", "key", value, "PX", "600000"]).is_ok());
 }
 
-fn label(node: &Node) -> String {
-    node.address().to_string()
-}
-
 #[test]
 fn force_release_deletes_a_lock_of_any_client_and_says_which() {
     let (fleet, token) = fleet_with_lock(3, &["key"]);

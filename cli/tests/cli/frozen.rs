@@ -10,10 +10,7 @@ const PATIENT: &str = "10s";
 
 /// As `tool_on`, with the node timeout of these tests.
 fn patient_tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
-    let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", PATIENT]);
-    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
-    command
+    tool_at(&fleet.urls(), &["--no-restart-guard", "--node-timeout", PATIENT], arguments)
 }
 
 /// The duration of the shortest of five runs, each with another key.
@@ -74,7 +71,7 @@ fn a_node_that_froze_under_the_lock_delays_the_exit_code_by_50_ms_and_is_named()
         fleet[2].stop();
         let ended = tool.end(LIMIT).with_code(0);
         assert!(ended.ran < 9 * SECOND, "{ended:?}");
-        let label = fleet[2].address().to_string();
+        let label = label(&fleet[2]);
         let line = ended.errors.lines().find(|line| line.contains("released"));
         let line = line.unwrap_or_else(|| panic!("{ended:?}"));
         if json {

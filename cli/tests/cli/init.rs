@@ -8,14 +8,7 @@ use super::*;
 
 /// The tool on this fleet with the restart guard on.
 fn guarded(fleet: &Fleet, arguments: &[&str]) -> Command {
-    let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--node-timeout", "500ms"]);
-    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
-    command
-}
-
-fn label(node: &Node) -> String {
-    node.address().to_string()
+    tool_at(&fleet.urls(), &["--node-timeout", "500ms"], arguments)
 }
 
 const WAY_OUT: &str = "redlatch init: on masters that are new, and that no client has used yet, it \

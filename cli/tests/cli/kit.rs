@@ -24,29 +24,6 @@ const NOT_EVERYWHERE: [&str; 3] = ["+delifeq", "+delex", "+client|setinfo"];
 /// What the tool needs besides the rule: `status`, `list` and `doctor`.
 const OF_THE_TOOL: [&str; 3] = ["+getrange", "+scan", "+config|get"];
 
-/// A folder of a test's own, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    /// Makes it. `test` is the name of the test.
-    fn new(test: &str) -> Folder {
-        let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
-        let _ = std::fs::remove_dir_all(&place);
-        std::fs::create_dir_all(&place).expect("the folder of tests can be written");
-        Folder(place)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn kit(folder: &Path, starter: &str, more: &[&str]) -> Ended {
     let folder = folder.to_str().expect("a plain path");
     run(tool(&["init", "--files", folder, "--for", starter]).args(more))
@@ -55,7 +32,7 @@ fn kit(folder: &Path, starter: &str, more: &[&str]) -> Ended {
 /// Makes a kit in a new folder of the test.
 #[track_caller]
 fn made(place: &Folder, starter: &str, more: &[&str]) -> PathBuf {
-    let folder = place.path(starter);
+    let folder = place.join(starter);
     kit(&folder, starter, more).with_code(0);
     folder
 }
@@ -77,10 +54,10 @@ fn words_of(acl: &str) -> Vec<&str> {
 
 #[test]
 fn kit_has_its_files_and_only_the_owner_may_read_the_password() {
-    let place = Folder::new("kit_has_its_files_and_only_the_owner_may_read_the_password");
+    let place = Folder::new();
     let mut passwords = BTreeSet::new();
     for (starter, own) in KITS {
-        let folder = place.path(starter);
+        let folder = place.join(starter);
         let ended = kit(&folder, starter, &["--json"]).with_code(0);
         let names = ["README", "redis.conf", "users.acl", own, "redlatch.toml", "password"];
         let paths: Vec<_> = names.iter().map(|name| folder.join(name)).collect();
@@ -103,10 +80,10 @@ fn kit_has_its_files_and_only_the_owner_may_read_the_password() {
 
 #[test]
 fn kit_has_as_many_masters_as_were_asked_for() {
-    let place = Folder::new("kit_has_as_many_masters_as_were_asked_for");
+    let place = Folder::new();
     for (starter, own) in KITS {
         for masters in [1, 3, 5] {
-            let folder = place.path(&format!("{starter}-{masters}"));
+            let folder = place.join(format!("{starter}-{masters}"));
             let ended = kit(&folder, starter, &["--nodes", &masters.to_string()]).with_code(0);
             assert_eq!(ended.out.lines().count(), 6, "{ended:?}");
             let toml = read(&folder.join("redlatch.toml"));
@@ -123,10 +100,10 @@ fn kit_has_as_many_masters_as_were_asked_for() {
 
 #[test]
 fn kit_writes_nothing_if_one_of_its_files_is_there() {
-    let place = Folder::new("kit_writes_nothing_if_one_of_its_files_is_there");
+    let place = Folder::new();
     for (starter, own) in KITS {
         for name in ["password", own] {
-            let folder = place.path(&format!("{starter}-{name}"));
+            let folder = place.join(format!("{starter}-{name}"));
             std::fs::create_dir(&folder).expect("the place is ours");
             std::fs::write(folder.join(name), "mine").expect("the folder is ours");
             let ended = kit(&folder, starter, &[]).with_code(1);
@@ -145,18 +122,18 @@ fn kit_writes_nothing_if_one_of_its_files_is_there() {
     assert_eq!(again["error"], "exists", "{again}");
     assert_eq!(read(&folder.join("users.acl")), before);
     // A link that leads nowhere is not followed.
-    let folder = place.path("link");
+    let folder = place.join("link");
     std::fs::create_dir(&folder).expect("the place is ours");
-    symlink(place.path("elsewhere"), folder.join("users.acl")).expect("the folder is ours");
+    symlink(place.join("elsewhere"), folder.join("users.acl")).expect("the folder is ours");
     kit(&folder, "compose", &[]).with_code(1);
     assert_eq!(names_in(&folder).len(), 1);
-    assert!(!place.path("elsewhere").exists());
+    assert!(!place.join("elsewhere").exists());
 }
 
 #[test]
 fn kit_needs_a_starter_and_an_odd_number_and_no_servers() {
-    let place = Folder::new("kit_needs_a_starter_and_an_odd_number_and_no_servers");
-    let folder = place.path("kit");
+    let place = Folder::new();
+    let folder = place.join("kit");
     let folder = folder.to_str().expect("a plain path");
     let wrong: [&[&str]; 5] = [
         &["init", "--files", folder],
@@ -194,7 +171,7 @@ fn rule_of_the_docs() -> BTreeSet<String> {
 
 #[test]
 fn kit_acl_file_is_the_rule_of_the_docs() {
-    let place = Folder::new("kit_acl_file_is_the_rule_of_the_docs");
+    let place = Folder::new();
     let rule = rule_of_the_docs();
     for (starter, left_out) in
         [("systemd", &NOT_EVERYWHERE[..]), ("compose", &["+delex"]), ("kubernetes", &["+delex"])]
@@ -238,7 +215,7 @@ fn doctor_finds_nothing_on_servers_of_each_kit() {
     if support::Server::get().version < (7, 0) {
         return; // The files are for Redis 7.0 and later, as they say.
     }
-    let place = Folder::new("doctor_finds_nothing_on_servers_of_each_kit");
+    let place = Folder::new();
     for (starter, _) in KITS {
         let folder = made(&place, starter, &[]);
         let path = |name: &str| folder.join(name).display().to_string();
@@ -298,7 +275,7 @@ fn checked(program: &str, arguments: &[&str], file: &Path) -> Ended {
 #[test]
 #[ignore = "needs systemd-analyze: apt-get install systemd"]
 fn kit_unit_is_valid_for_systemd() {
-    let place = Folder::new("kit_unit_is_valid_for_systemd");
+    let place = Folder::new();
     let unit = made(&place, "systemd", &[]).join("redlatch-redis.service");
     let ended = checked("systemd-analyze", &["verify"], &unit).with_code(0);
     assert!(!ended.errors.contains("redlatch-redis"), "{ended:?}");
@@ -307,9 +284,9 @@ fn kit_unit_is_valid_for_systemd() {
 #[test]
 #[ignore = "needs docker-compose: apt-get install docker-compose"]
 fn kit_compose_file_is_valid_for_docker_compose() {
-    let place = Folder::new("kit_compose_file_is_valid_for_docker_compose");
+    let place = Folder::new();
     for masters in ["1", "3"] {
-        let folder = place.path(masters);
+        let folder = place.join(masters);
         kit(&folder, "compose", &["--nodes", masters]).with_code(0);
         let file = folder.join("compose.yaml").display().to_string();
         let ended = checked("docker-compose", &["-f", &file], Path::new("config")).with_code(0);
@@ -321,9 +298,9 @@ fn kit_compose_file_is_valid_for_docker_compose() {
 #[test]
 #[ignore = "needs kubernetes-validate: pip install kubernetes-validate"]
 fn kit_manifest_is_valid_for_kubernetes() {
-    let place = Folder::new("kit_manifest_is_valid_for_kubernetes");
+    let place = Folder::new();
     for masters in ["1", "3"] {
-        let folder = place.path(masters);
+        let folder = place.join(masters);
         kit(&folder, "kubernetes", &["--nodes", masters]).with_code(0);
         let ended = checked("kubernetes-validate", &["--strict"], &folder.join("redis.yaml"));
         let said = ended.with_code(0);

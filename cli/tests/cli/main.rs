@@ -71,7 +71,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
-use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
+use support::{Dice, Fleet, Folder, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
 
 /// How long a tool may take if it has nothing to wait for: many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -97,9 +97,15 @@ const NODE_TIMEOUT: &str = "5s";
 /// The tool with a verb and its flags, on the nodes of this fleet. It runs without the restart
 /// guard, because these servers have just been started, and with [`NODE_TIMEOUT`].
 fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let flags = ["--no-restart-guard", "--node-timeout", NODE_TIMEOUT];
+    tool_at(&fleet.urls(), &flags, arguments)
+}
+
+/// The tool with a verb, these flags and the other arguments of the verb, on these servers.
+fn tool_at(urls: &[String], flags: &[&str], arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", NODE_TIMEOUT]);
-    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    let mut command = tool(&[verb]);
+    command.args(flags).args(rest).env("REDLATCH_SERVERS", urls.join(","));
     command
 }
 
@@ -230,6 +236,11 @@ impl Ended {
 #[track_caller]
 fn fields(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// How the tool names a node.
+fn label(node: &Node) -> String {
+    node.address().to_string()
 }
 
 /// The value of this key on every running node, in the order of the list.

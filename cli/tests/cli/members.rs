@@ -6,11 +6,8 @@ use super::*;
 /// The tool on some nodes of the fleet. The restart guard is on, because the check needs it. The
 /// connect timeout is long, because no list is written while a node cannot be reached.
 fn tool_of(fleet: &Fleet, nodes: &[usize], arguments: &[&str]) -> Command {
-    let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--node-timeout", NODE_TIMEOUT, "--connect-timeout", "20s"]);
     let urls: Vec<String> = nodes.iter().map(|&node| fleet[node].url()).collect();
-    command.args(rest).env("REDLATCH_SERVERS", urls.join(","));
-    command
+    tool_at(&urls, &["--node-timeout", NODE_TIMEOUT, "--connect-timeout", "20s"], arguments)
 }
 
 #[track_caller]
@@ -51,7 +48,7 @@ fn is_agreed(fleet: &Fleet) {
 }
 
 fn addresses(fleet: &Fleet, nodes: &[usize]) -> Vec<String> {
-    nodes.iter().map(|&node| fleet[node].address().to_string()).collect()
+    nodes.iter().map(|&node| label(&fleet[node])).collect()
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn one_server_becomes_three_and_then_one_of_them_is_replaced() {
     let addresses = object["members"].as_array().expect("a list").iter();
     let mut addresses: Vec<&str> =
         addresses.map(|member| member["address"].as_str().expect("a text")).collect();
-    let mut wanted = [0, 1, 3].map(|node: usize| fleet[node].address().to_string());
+    let mut wanted = [0, 1, 3].map(|node: usize| label(&fleet[node]));
     addresses.sort_unstable();
     wanted.sort_unstable();
     assert_eq!((addresses, &object["epoch"]), (wanted.iter().map(|it| &**it).collect(), &5.into()));

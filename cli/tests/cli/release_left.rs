@@ -3,10 +3,6 @@
 use super::exec_lost::now_ms;
 use super::*;
 
-fn label(fleet: &Fleet, node: usize) -> String {
-    fleet[node].address().to_string()
-}
-
 /// Runs `release` with long timeouts, for nodes that are connected late.
 #[track_caller]
 fn release(fleet: &Fleet, flags: &[&str], token: &str) -> Ended {
@@ -26,7 +22,7 @@ fn released(fleet: &Fleet, flags: &[&str], token: &str) -> String {
 fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_stay() {
     let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     fleet[2].stop();
-    let (frozen, others) = (label(&fleet, 2), [0, 1].map(|node| label(&fleet, node)));
+    let (frozen, others) = (label(&fleet[2]), [0, 1].map(|node| label(&fleet[node])));
     let stays = "the key may stay there for 60s at most (--max-ttl)";
     let told = released(&fleet, &[], &token);
     assert_eq!(told, format!("redlatch: no confirmation of {frozen}: {stays}\n"));
@@ -69,7 +65,7 @@ fn release_in_json_names_the_nodes_that_did_not_confirm_it() {
     fleet[1].kill();
     let before = now_ms();
     let part = as_json(&fleet, &token);
-    assert_eq!(part["unconfirmed"], serde_json::json!([label(&fleet, 1)]), "{part}");
+    assert_eq!(part["unconfirmed"], serde_json::json!([label(&fleet[1])]), "{part}");
     let until = part["unconfirmed_until_unix_ms"].as_u64().expect("a moment");
     assert!((before + 60_000..=now_ms() + 61_000).contains(&until), "{until} at {before}");
     assert_eq!(part["outcome"], "released");

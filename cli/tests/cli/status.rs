@@ -23,7 +23,7 @@ fn status_exits_0_for_free_and_1_for_held_and_changes_nothing() {
     assert_eq!(rows.len(), 3);
     for (row, node) in rows.iter().zip(&fleet) {
         let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells[..2], [node.address().to_string().as_str(), "held"], "{row}");
+        assert_eq!(cells[..2], [label(node).as_str(), "held"], "{row}");
         assert_eq!(*cells.last().unwrap(), token, "{row}");
     }
     let both = run_on(&fleet, &["status", "other", "deploy"]).with_code(1);
@@ -63,7 +63,7 @@ fn status_is_unknown_if_a_node_that_is_down_decides() {
     fleet[2].command(&["DEL", "deploy"]);
     fleet[1].kill();
     let unknown = run_on(&fleet, &["status", "deploy"]).with_code(69);
-    let why = format!("deploy: not known: it depends on {}, which", fleet_label(&fleet, 1));
+    let why = format!("deploy: not known: it depends on {}, which", label(&fleet[1]));
     assert!(unknown.out.starts_with(&why), "{unknown:?}");
     assert!(unknown.out.contains(token.trim()), "{unknown:?}");
     let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(69).json();
@@ -110,7 +110,7 @@ fn json_has_the_fields_of_the_interface() {
     for (seen, state) in [(held, "held"), (free, "free")] {
         for (index, node) in seen["per_node"].as_array().unwrap().iter().enumerate() {
             assert_eq!(fields(node), ["node", "state", "token", "ttl_ms", "rtt_us"]);
-            assert_eq!(node["node"], fleet_label(&fleet, index));
+            assert_eq!(node["node"], label(&fleet[index]));
             let state = if index == 2 { "unreachable" } else { state };
             assert_eq!(node["state"], state);
             assert_eq!(node["token"].as_str(), (state == "held").then_some(token.as_str()));
@@ -123,18 +123,13 @@ fn json_has_the_fields_of_the_interface() {
     assert_eq!(seen[0]["held"], Value::Null, "neither yes nor no: {seen}");
 }
 
-fn fleet_label(fleet: &Fleet, index: usize) -> String {
-    format!("127.0.0.1:{}", fleet[index].port())
-}
-
 #[test]
 fn status_without_a_key_prints_the_nodes() {
     let fleet = Fleet::start(3);
     let ready = run_on(&fleet, &["status"]).with_code(0);
     assert!(ready.out.starts_with("3 of 3 nodes can grant, 2 are needed\n"), "{ready:?}");
     assert_eq!(ready.out.matches(" ready ").count(), 3, "{ready:?}");
-    let mut guarded = tool(&["status", "--node-timeout", NODE_TIMEOUT]);
-    guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    let mut guarded = tool_at(&fleet.urls(), &["--node-timeout", NODE_TIMEOUT], &["status"]);
     let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
     // The output wraps the text of each node.
@@ -162,12 +157,8 @@ fn status_without_a_key_prints_the_nodes() {
 #[test]
 fn status_of_all_nodes_is_0_only_while_every_node_can_grant() {
     let fleet = Fleet::start(3);
-    let guarded = |arguments: &[&str]| {
-        let (verb, rest) = arguments.split_first().expect("a verb");
-        let short = ["--max-ttl", "3s", "-t", "1s", "--node-timeout", NODE_TIMEOUT];
-        let mut command = tool(&[&[*verb], &short[..], rest].concat());
-        run(command.env("REDLATCH_SERVERS", fleet.urls().join(",")))
-    };
+    let short = ["--max-ttl", "3s", "-t", "1s", "--node-timeout", NODE_TIMEOUT];
+    let guarded = |arguments: &[&str]| run(&mut tool_at(&fleet.urls(), &short, arguments));
     guarded(&["init", "--yes"]).with_code(0);
     guarded(&["status", "-q", "--all-nodes"]).with_code(0);
     for node in &fleet {

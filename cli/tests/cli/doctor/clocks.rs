@@ -1,8 +1,6 @@
 //! Servers whose clocks differ from ours. A preloaded library adds to a server's wall clock what a
 //! file in the server's directory says.
 
-use std::process::Command;
-
 use super::*;
 
 /// The source of that library. The file has two doubles: by how many seconds the clock is ahead,
@@ -44,15 +42,9 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
 #[test]
 #[ignore = "needs gcc: apt-get install gcc"]
 fn clocks_that_are_off_and_clocks_that_go_wrong_are_found() {
-    let folder = std::env::temp_dir().join(format!("redlatch-doctor-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a temporary directory can be made");
-    let [source, library] = ["shim.c", "shim.so"].map(|name| folder.join(name));
-    std::fs::write(&source, SHIM).expect("a new file");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl");
-    assert!(gcc.status().expect("gcc is installed").success(), "the shim is compiled");
-    let preload = library.to_string_lossy().into_owned();
-    let fleet = Fleet::with_environment(7, &[], &[("LD_PRELOAD", &preload)]);
+    let folder = Folder::new();
+    let library = folder.compile(SHIM);
+    let fleet = Fleet::with_environment(7, &[], &[("LD_PRELOAD", &library)]);
     let wrong = [(3600.0, 0.0), (-90.0, 0.0), (0.0, 0.05), (0.0, -0.005)];
     for (node, (ahead, gains)) in fleet.iter().zip(wrong) {
         let doubles = [f64::to_ne_bytes(ahead), f64::to_ne_bytes(gains)].concat();
@@ -60,7 +52,6 @@ fn clocks_that_are_off_and_clocks_that_go_wrong_are_found() {
     }
     let diagnosis = ask_plainly(&fleet.urls());
     println!("{:#}", diagnosis.json);
-    std::fs::remove_dir_all(&folder).expect("it was made above");
     assert_eq!(diagnosis.code, 1);
     let skew = |words| [("clock-skew", "warn", words)];
     diagnosis.is(&label(&fleet[0]), &skew("60 min ahead of the nodes' median"));

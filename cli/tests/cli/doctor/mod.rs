@@ -26,9 +26,7 @@ type Bad<'a> = (&'a str, &'a str, &'a str);
 /// Runs doctor on these nodes, and reads its JSON.
 #[track_caller]
 fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
-    let mut command = tool(&["doctor", "--json"]);
-    command.args(arguments).env("REDLATCH_SERVERS", urls.join(","));
-    let ended = run(&mut command);
+    let ended = run(tool_at(urls, &["--json"], &["doctor"]).args(arguments));
     assert_eq!(ended.errors, "", "{ended:?}");
     Diagnosis { code: ended.code(), json: ended.json(), took: ended.took }
 }
@@ -102,10 +100,6 @@ fn assert_alike(bad: &[(String, String, String)], expected: &[Bad<'_>]) {
 fn is_old() -> bool {
     let server = support::Server::get();
     !server.valkey && server.version < (7, 0)
-}
-
-fn label(node: &Node) -> String {
-    node.address().to_string()
 }
 
 /// Starts servers that keep their keys over any restart.

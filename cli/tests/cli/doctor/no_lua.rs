@@ -12,12 +12,8 @@ fn doctor_and_init_on_servers_without_lua() {
         let expected = [("scripts", "warn", "Could not find scripting engine 'lua'")];
         diagnosis.is(&label(node), &expected);
     }
-    let guarded = |words: &[&str]| {
-        let (verb, rest) = words.split_first().expect("a verb");
-        let mut command = tool(&[verb, "--node-timeout", "5s"]);
-        command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
-        run(&mut command)
-    };
+    let flags = ["--node-timeout", "5s"];
+    let guarded = |words: &[&str]| run(&mut tool_at(&fleet.urls(), &flags, words));
     guarded(&["acquire", "-n", "deploy"]).with_code(69);
     guarded(&["init", "--yes"]).with_code(0);
     guarded(&["acquire", "-n", "deploy"]).with_code(0);
@@ -32,13 +28,8 @@ fn doctor_and_init_on_servers_without_lua() {
 #[test]
 fn list_of_masters_is_written_on_servers_without_lua() {
     let Some(fleet) = without_lua(3) else { return };
-    let checked = |words: &[&str]| {
-        let (verb, rest) = words.split_first().expect("a verb");
-        let timing = ["--node-timeout", "5s", "--connect-timeout", "20s", "--max-ttl", "1s"];
-        let mut command = tool(&[verb]);
-        command.args(timing).args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
-        run(&mut command)
-    };
+    let timing = ["--node-timeout", "5s", "--connect-timeout", "20s", "--max-ttl", "1s"];
+    let checked = |words: &[&str]| run(&mut tool_at(&fleet.urls(), &timing, words));
     eventually(LIMIT, "the list is agreed", || {
         checked(&["init", "--yes"]).with_code(0);
         checked(&["acquire", "--check-members", "-t", "500ms", "-w", "5s", "deploy"]).with_code(0);
