@@ -345,7 +345,7 @@ mod tests {
         let max_hold = |words: &[&str]| {
             let words = [&["redlatch"], words].concat();
             match Arguments::try_parse_from(words).expect("the words are right").verb {
-                Verb::Exec(options) => options.max_hold.0,
+                Verb::Exec(options) => options.job.max_hold.0,
                 Verb::Hold(options) => options.max_hold.0,
                 verb => panic!("{verb:?}"),
             }

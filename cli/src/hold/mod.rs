@@ -16,14 +16,15 @@ use rustix::process::Signal;
 
 use crate::arguments::{Also, Common, Fencing, Key};
 use crate::event_loop::EventLoop;
+use crate::exec::events;
 use crate::exec::holding::{self, release_and_report};
+use crate::exec::job::{MaxHold, max_hold, refusal};
 use crate::exec::log::Stream;
 use crate::exec::reports::Reports;
 use crate::exec::signals::Signals;
 use crate::exec::stop_schedule::{default_grace, kill_lead};
 use crate::exec::waiting::{Waited, wait_for_lock};
 use crate::exec::watch::Bound;
-use crate::exec::{MaxHold, events, max_hold, refusal};
 use crate::output::{self, Refusal};
 use crate::{exit, nodes, presence};
 use input::Input;
