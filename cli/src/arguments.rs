@@ -13,8 +13,8 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 
 use crate::key_names::KeyNames;
 use crate::{
-    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, list, man,
-    members, release, status, top, wait,
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, leader,
+    list, man, members, release, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -33,6 +33,7 @@ Examples:
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
   redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
+  redlatch leader scheduler                               who leads
   redlatch list                                           all locks, and who has them
   redlatch doctor                                         are these masters fit for locks?
   redlatch init                                           make the grants of fresh masters count
@@ -40,7 +41,8 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           members: the lists differ; init, force-release: not confirmed, or something else is held
+           leader: nobody leads, or not --is; members: the lists differ;
+           init, force-release: not confirmed, or something else is held
   69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
   124      the lock was lost: exec stopped its command, or found it lost at the end; hold ended
@@ -68,6 +70,7 @@ pub enum Verb {
     ForceRelease(force_release::Options),
     Wait(wait::Options),
     Status(status::Options),
+    Leader(leader::Options),
     List(list::Options),
     Top(top::Options),
     Doctor(doctor::Options),

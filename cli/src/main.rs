@@ -23,6 +23,7 @@ mod init;
 mod key_names;
 mod key_state;
 mod kit;
+mod leader;
 mod leading;
 mod list;
 mod lock_wait;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Verb::ForceRelease(options) => force_release::run(&options),
         Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
+        Verb::Leader(options) => leader::run(&options),
         Verb::List(options) => list::run(&options),
         Verb::Top(options) => top::run(&options),
         Verb::Doctor(options) => doctor::run(&options),

@@ -189,11 +189,15 @@ pub fn stdout_was_closed() -> bool {
 /// # Errors
 /// The text cannot be written for another reason.
 pub fn print(text: &str) -> Result<(), Refusal> {
+    print_to_reader(text).map(|_| ())
+}
+
+/// As [`print`], and returns whether the output still has a reader.
+pub fn print_to_reader(text: &str) -> Result<bool, Refusal> {
     match write(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Refusal::internal(format!("the standard output: {error}")))
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Refusal::internal(format!("the standard output: {error}"))),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -168,7 +168,7 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
     let prefixed = file(&fleet, "prefixed.toml", &text);
     let token = "0123456789".repeat(4);
     let own = "redlatch:fence:{a}";
-    let keys: [&[&str]; 9] = [
+    let keys: [&[&str]; 10] = [
         &["acquire", own],
         &["acquire", "a", own],
         &["extend", "-t", "5s", own, &token],
@@ -176,6 +176,7 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
         &["force-release", "--yes", own],
         &["status", own],
         &["wait", own],
+        &["leader", own],
         &["exec", own, "--", "true"],
         &["exec", "a", "--also", own, "--", "true"],
     ];

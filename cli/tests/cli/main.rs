@@ -34,6 +34,7 @@ mod hold;
 mod hold_unread;
 mod init;
 mod kit;
+mod leader;
 mod line;
 mod list;
 mod max_hold;
