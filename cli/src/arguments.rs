@@ -13,8 +13,8 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 
 use crate::key_names::KeyNames;
 use crate::{
-    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, leader,
-    list, man, members, release, status, top, wait,
+    acquire, bench, completions, demo, doctor, elect, exec, extend, force_release, hold, init,
+    leader, list, man, members, release, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -33,6 +33,7 @@ Examples:
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
   redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
+  redlatch elect scheduler --address \"$IP:80\" ./scheduler   run it where it leads
   redlatch leader scheduler                               who leads
   redlatch list                                           all locks, and who has them
   redlatch doctor                                         are these masters fit for locks?
@@ -64,6 +65,7 @@ pub struct Arguments {
 pub enum Verb {
     Exec(exec::Options),
     Hold(hold::Options),
+    Elect(elect::Options),
     Acquire(acquire::Options),
     Extend(extend::Options),
     Release(release::Options),

@@ -38,7 +38,7 @@ impl QuorumPatience {
     /// Nodes in quarantine do not start the limit, because they can be asked and their quarantine
     /// ends by itself. Nodes that can be asked but refuse (because they are out of memory, for
     /// example) do.
-    fn ends_at(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
+    pub fn ends_at(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
         self.update(core.stats());
         let nodes = core.settings().nodes.len();
         let node_states = (0..nodes).map(|index| core.node_state(NodeId::new(index)));

@@ -12,6 +12,7 @@ mod connection;
 mod demo;
 mod die_with_parent;
 mod doctor;
+mod elect;
 mod event_loop;
 mod exec;
 mod exit;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     match verb {
         Verb::Exec(options) => exec::run(&options),
         Verb::Hold(options) => hold::run(&options),
+        Verb::Elect(options) => elect::run(&options),
         Verb::Acquire(options) => acquire::run(&options),
         Verb::Extend(options) => extend::run(&options),
         Verb::Release(options) => release::run(&options),

@@ -59,7 +59,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     let mut config = config
         .sentinel_credentials(sentinels)
         .key_prefix(nodes.key_prefix.as_str())
-        .owner(nodes.owner.clone().unwrap_or_else(host_and_process))
+        .owner(owner(nodes))
         .node_timeout(timing.node_timeout)
         .connect_timeout(timing.connect_timeout)
         .max_ttl(timing.max_ttl)
@@ -73,6 +73,11 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     }
     config.get_settings().validate()?;
     encrypted(config, nodes)
+}
+
+/// Who we are to people.
+pub fn owner(nodes: &Nodes) -> String {
+    nodes.owner.clone().unwrap_or_else(host_and_process)
 }
 
 /// The owner if none is given: `host:pid`. Characters that a token cannot have are replaced.

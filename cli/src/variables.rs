@@ -39,8 +39,9 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     };
     let built = tool.find_subcommand(verb).expect("the parser knows it");
     let file = if takes_file(built) { config_file::load(given) } else { Ok(ConfigFile::default()) };
-    // `exec` prints no JSON on stdout, which belongs to CMD.
-    let json = verb != "exec" && matches!(given.try_get_one("json"), Ok(Some(true)));
+    // `exec` and `elect` print no JSON on stdout, which belongs to CMD.
+    let prints_json = !matches!(verb, "exec" | "elect");
+    let json = prints_json && matches!(given.try_get_one("json"), Ok(Some(true)));
     let how = Output { quiet: false, verbose: false, json };
     let file = file.map_err(|refusal| refusal.report(&how))?;
     let matches = completed(built, given, &file).try_get_matches_from(&words);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock, clock::Instant};
 use rustix::process::Signal;
 
-use super::child::Child;
+use super::child::{Child, Ended};
 use super::command;
 use super::events;
 use super::holding::{self, LAST_WAIT, release_and_report};
@@ -21,8 +21,8 @@ use super::signals::Signals;
 use super::stop_schedule::{self, OnLost, StopSchedule};
 use super::terminal::Place;
 use super::waiting::{Waited, wait_for_lock};
-use super::watch::{Bound, Over, Watch};
-use crate::arguments::{Common, Key, Nodes, duration};
+use super::watch::{Beside, Bound, Over, Watch};
+use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::key_names::KeyNames;
@@ -47,10 +47,6 @@ pub struct Job {
     /// Run this line with /bin/sh, in place of CMD
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
     pub shell_line: Option<OsString>,
-
-    /// The exit code if another client holds the lock and the wait ran out
-    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
-    pub conflict_exit_code: u8,
 
     /// How long before the deadline CMD is asked to stop [default: 5s, at most a third of the ttl]
     ///
@@ -129,22 +125,34 @@ impl Job {
 #[derive(Debug)]
 pub struct Terms {
     pub keys: KeyNames,
-    /// With the owner of the lock's token.
-    pub nodes: Nodes,
     pub on_lost: OnLost,
     pub no_renew: bool,
     pub fenced: bool,
 }
 
-/// A job whose command was found.
+/// A job whose command was found: CMD can run several times, each time under a lock of its own.
 pub struct Session<'a> {
     job: &'a Job,
     terms: Terms,
     program: PathBuf,
     words: Vec<OsString>,
     grace: Duration,
-    event_loop: EventLoop,
-    signals: Signals,
+    pub event_loop: EventLoop,
+    pub signals: Signals,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// The exit code of a redlatch that runs CMD once.
+    pub code: u8,
+    pub ended: Ended,
+    /// redlatch stopped CMD, because the lock ended or the verb gave it up.
+    pub stopped: bool,
+    /// A process that CMD started is alive, so the lock is not released.
+    pub survived: bool,
+    /// A signal came that asks redlatch itself to end, too.
+    pub asked_to_end: bool,
 }
 
 impl<'a> Session<'a> {
@@ -154,7 +162,7 @@ impl<'a> Session<'a> {
         let name = words.first().expect("the parser insists on CMD or a line");
         let program = command::find(name)?;
         let grace = job.grace()?;
-        let mut event_loop = EventLoop::new(nodes::config(&terms.nodes, &job.common.timing)?)?;
+        let mut event_loop = EventLoop::new(nodes::config(&job.common.nodes, &job.common.timing)?)?;
         event_loop.count_suspend();
         let signals = Signals::listen(event_loop.registry()).map_err(|error| {
             Refusal::internal(format!("signals: they cannot be caught: {error}"))
@@ -162,32 +170,52 @@ impl<'a> Session<'a> {
         Ok(Session { job, terms, program, words, grace, event_loop, signals })
     }
 
+    /// How the lock is acquired, and then renewed.
+    pub fn lock_options(&self) -> LockOptions {
+        let keep = self.job.keep(self.grace);
+        let keep = if self.terms.no_renew { keep.with_extensions(0) } else { keep };
+        let once = LockOptions::once(self.job.common.timing.ttl).auto_extend(keep);
+        if self.terms.fenced { once.fenced() } else { once }
+    }
+
     /// Acquires the lock, or returns the signal that ended the wait.
     pub fn acquire(
         &mut self,
         begun: Instant,
+        conflict_exit_code: u8,
         reports: &mut Reports,
     ) -> Result<Waited<Signal>, Refusal> {
-        let (job, keys) = (self.job, &self.terms.keys);
-        let keep = job.keep(self.grace);
-        let keep = if self.terms.no_renew { keep.with_extensions(0) } else { keep };
-        let once = LockOptions::once(job.common.timing.ttl).auto_extend(keep);
-        let once = if self.terms.fenced { once.fenced() } else { once };
-        let wanted = (keys.set(), &job.common.timing, once);
+        let wanted = (self.terms.keys.set(), &self.job.common.timing, self.lock_options());
         let mut stop = || self.signals.ending();
         let waited = wait_for_lock(&mut self.event_loop, &mut stop, wanted, reports);
         let waited = waited.map_err(|error| {
             let holder = Holder::of(&mut self.event_loop, &error);
-            refusal(error, job.conflict_exit_code).held_by(holder)
+            refusal(error, conflict_exit_code).held_by(holder)
         })?;
         if let Waited::Held(lock) = &waited {
-            holding::report(&mut self.event_loop, (lock, keys), begun, &mut reports.log)?;
+            self.report(lock, begun, reports)?;
         }
         Ok(waited)
     }
 
+    /// Reports the lock that was acquired; `begun` is when the wait for it began.
+    pub fn report(
+        &mut self,
+        lock: &Lock,
+        begun: Instant,
+        reports: &mut Reports,
+    ) -> Result<(), Refusal> {
+        let held = (lock, &self.terms.keys);
+        holding::report(&mut self.event_loop, held, begun, &mut reports.log)
+    }
+
     /// Runs CMD under the lock, and releases the lock.
-    pub fn run_cmd(&mut self, lock: Lock, reports: &mut Reports) -> Result<u8, Refusal> {
+    pub fn run_cmd(
+        &mut self,
+        lock: Lock,
+        beside: &mut dyn Beside,
+        reports: &mut Reports,
+    ) -> Result<Run, Refusal> {
         let (job, event_loop) = (self.job, &mut self.event_loop);
         let until = job.max_hold.0.map(|most| clock::now().saturating_add(most));
         let no_renew = self.terms.no_renew;
@@ -206,6 +234,7 @@ impl<'a> Session<'a> {
         let place = Place::of_command(job.foreground);
         let mut command = die_with_parent::command(&self.program, &self.words);
         give_environment(&mut command, job, event_loop, (&lock, &self.terms.keys));
+        command.envs(beside.variable());
         let over = match Child::start(command, place, event_loop.registry()) {
             Ok(mut child) => {
                 reports.presence.ready();
@@ -213,14 +242,17 @@ impl<'a> Session<'a> {
                 let stop_schedule = StopSchedule::new(on_lost, job.lasts(), self.grace, deadline);
                 let times = (stop_schedule, bound, deadline);
                 let both = (event_loop, &mut self.signals);
-                Watch::new(both, (&mut child, place), &lock, times, reports).until_it_ends()?
+                Watch::new(both, (&mut child, place), &lock, times, (beside, reports))
+                    .until_it_ends()?
             }
             Err(error) => {
                 release_and_report(event_loop, lock, reports)?;
                 return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
             }
         };
-        self.end(over, lock, reports)
+        let code = self.end(over, lock, reports)?;
+        let Over { ended, stopped, survived, asked_to_end, .. } = over;
+        Ok(Run { code, ended, stopped, survived, asked_to_end })
     }
 
     /// Releases a lock that has too little time left to run CMD and to stop it, and starts nothing.
@@ -243,11 +275,11 @@ impl<'a> Session<'a> {
     /// After CMD's end: reports it, releases the lock if that is still allowed, and returns
     /// redlatch's exit code.
     fn end(&mut self, over: Over, lock: Lock, reports: &mut Reports) -> Result<u8, Refusal> {
-        let Over { ended, stopped, lost, .. } = over;
+        let Over { ended, stopped, given_up, lost, .. } = over;
         // If CMD ended by itself before the loss was noticed, another holder may have run beside
         // it: so the loss decides the exit code.
         let code = |lost: bool| match self.terms.on_lost {
-            _ if stopped => exit::LOST,
+            _ if stopped && !given_up => exit::LOST,
             OnLost::Term | OnLost::Kill if lost => exit::LOST,
             _ => ended.code(),
         };
@@ -279,9 +311,10 @@ fn give_environment(
         .env("REDLATCH_TTL_MS", job.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
-        // If another exec started this one, its fencing numbers belong to another lock.
+        // If another redlatch started this one, its fencing numbers belong to another lock.
         .env_remove("REDLATCH_FENCE")
         .env_remove("REDLATCH_FENCES")
+        .env_remove("REDLATCH_TERM")
         // The two files belong to this lock: a redlatch that CMD starts would take them for its
         // own.
         .env_remove("REDLATCH_READY_FILE")

@@ -52,6 +52,10 @@ pub struct Options {
     #[command(flatten)]
     pub job: Job,
 
+    /// The exit code if another client holds the lock and the wait ran out
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
+    pub conflict_exit_code: u8,
+
     /// What happens to CMD when the lock is lost
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnLost::Term)]
     pub on_lost: OnLost,
@@ -79,14 +83,13 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     let job = &options.job;
     let terms = Terms {
         keys: options.also.with(&job.key)?,
-        nodes: job.common.nodes.clone(),
         on_lost: options.on_lost,
         no_renew: options.no_renew,
         fenced: options.fencing.fenced,
     };
     let mut session = Session::open(job, terms)?;
-    match session.acquire(begun, reports)? {
-        Waited::Held(lock) => session.run_cmd(lock, reports),
+    match session.acquire(begun, options.conflict_exit_code, reports)? {
+        Waited::Held(lock) => Ok(session.run_cmd(lock, &mut (), reports)?.code),
         Waited::Stopped(signal) => Ok(exit::by_signal(signal.as_raw())),
     }
 }

@@ -93,12 +93,12 @@ impl StopSchedule {
         }
     }
 
-    /// Makes the next signal due now, because too many nodes have lost the key before the
-    /// deadline. If another client deleted the key, a third client may hold the lock already. If
-    /// nodes restarted or were flushed, the restart guard keeps other clients from getting the lock
-    /// before its ttl is over. So CMD gets its grace, but is killed at the latest when it would
-    /// have been killed anyway.
-    pub fn on_lock_gone(&mut self, now: Instant) {
+    /// Makes the next signal due now: the verb gives up the lock, or too many nodes have lost the
+    /// key before the deadline. If another client deleted the key, a third client may hold the lock
+    /// already. If nodes restarted or were flushed, the restart guard keeps other clients from
+    /// getting the lock before its ttl is over. So CMD gets its grace, but is killed at the latest
+    /// when it would have been killed anyway.
+    pub fn stop_now(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
             self.term_at = now;
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(sent(&mut kill, &[8_000, 11_749, 11_750]), [None, None, Some(StopSignal::Kill)]);
         let mut warn = stop_schedule(OnLost::Warn);
         assert_eq!(warn.next_due(), None);
-        warn.on_lock_gone(at(9_000));
+        warn.stop_now(at(9_000));
         assert_eq!(sent(&mut warn, &[8_000, 11_750, 20_000]), [None, None, None]);
         assert!(!warn.was_stopped());
     }
@@ -217,18 +217,18 @@ mod tests {
     #[test]
     fn a_lock_that_is_gone_is_stopped_at_once_with_the_grace_up_to_its_deadline() {
         let mut early = stop_schedule(OnLost::Term);
-        early.on_lock_gone(at(1_000));
+        early.stop_now(at(1_000));
         assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(StopSignal::Term), None]);
         assert_eq!(early.next_signal(at(5_000)), Some(StopSignal::Kill));
         let mut late = stop_schedule(OnLost::Term);
-        late.on_lock_gone(at(11_000));
+        late.stop_now(at(11_000));
         assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(StopSignal::Term), None]);
         assert_eq!(late.next_signal(at(11_750)), Some(StopSignal::Kill));
         let mut too_late = stop_schedule(OnLost::Term);
-        too_late.on_lock_gone(at(13_000));
+        too_late.stop_now(at(13_000));
         assert_eq!(too_late.next_signal(at(13_000)), Some(StopSignal::Kill));
         let mut kill = stop_schedule(OnLost::Kill);
-        kill.on_lock_gone(at(1_000));
+        kill.stop_now(at(1_000));
         assert_eq!(kill.next_signal(at(1_000)), Some(StopSignal::Kill));
     }
 

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use super::child::{Change, Child, DYING, Ended};
 use super::events;
+use super::log::Log;
 use super::reports::Reports;
 use super::signals::Signals;
 use super::stop_schedule::{StopSchedule, StopSignal};
@@ -30,6 +31,31 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(5);
 const PAUSE_PER_SCAN: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a verb does while its CMD runs.
+pub trait Beside {
+    /// Does what is due. Never waits.
+    fn turn(&mut self, event_loop: &mut EventLoop, log: &mut Log);
+
+    /// Whether the verb gives up the lock, so that CMD has to end.
+    fn gives_up(&self) -> bool;
+
+    /// A further variable of CMD's environment.
+    fn variable(&self) -> Option<(&'static str, String)>;
+}
+
+/// `exec` does nothing else.
+impl Beside for () {
+    fn turn(&mut self, _: &mut EventLoop, _: &mut Log) {}
+
+    fn gives_up(&self) -> bool {
+        false
+    }
+
+    fn variable(&self) -> Option<(&'static str, String)> {
+        None
+    }
+}
+
 /// CMD, and the lock that it runs under.
 pub struct Watch<'a> {
     event_loop: &'a mut EventLoop,
@@ -37,12 +63,17 @@ pub struct Watch<'a> {
     child: &'a mut Child,
     place: Place,
     lock: &'a Lock,
+    beside: &'a mut dyn Beside,
     reports: &'a mut Reports,
     stop_schedule: StopSchedule,
     bound: Bound,
     deadline: Instant,
     /// The lock is lost.
     lost: bool,
+    /// CMD has to end because the verb gives up the lock.
+    given_up: bool,
+    /// A signal came that asks redlatch to end.
+    asked_to_end: bool,
     /// redlatch got a SIGTSTP and passed it on: when CMD stops, redlatch stops too.
     stop_asked: bool,
     /// All of CMD's processes were stopped together with redlatch, so SIGCONT goes to all of them.
@@ -81,8 +112,14 @@ impl Bound {
 #[derive(Debug, Clone, Copy)]
 pub struct Over {
     pub ended: Ended,
-    /// redlatch stopped CMD, because the lock ended.
+    /// redlatch stopped CMD, because the lock ended or the verb gave it up.
     pub stopped: bool,
+    /// The verb gave up the lock.
+    pub given_up: bool,
+    /// A process that CMD started is alive after SIGKILL.
+    pub survived: bool,
+    /// A signal came that asks redlatch to end: TERM, INT or QUIT.
+    pub asked_to_end: bool,
     /// There is nothing to release, or the lock must not be released.
     pub lost: bool,
 }
@@ -93,8 +130,9 @@ impl<'a> Watch<'a> {
         (child, place): (&'a mut Child, Place),
         lock: &'a Lock,
         (stop_schedule, bound, deadline): (StopSchedule, Bound, Instant),
-        reports: &'a mut Reports,
+        (beside, reports): (&'a mut dyn Beside, &'a mut Reports),
     ) -> Watch<'a> {
+        let (given_up, asked_to_end) = (false, false);
         let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
         let next_scan = clock::now();
         Watch {
@@ -103,11 +141,14 @@ impl<'a> Watch<'a> {
             child,
             place,
             lock,
+            beside,
             reports,
             stop_schedule,
             bound,
             deadline,
             lost,
+            given_up,
+            asked_to_end,
             stop_asked,
             all_stopped,
             killed_at,
@@ -120,6 +161,7 @@ impl<'a> Watch<'a> {
         loop {
             self.handle_lock_updates();
             self.handle_changes_of_cmd();
+            self.turn_beside();
             self.send_what_is_due();
             self.pass_signals_on();
             if let Some((ended, left)) = self.child.ended().zip(self.survivor_after_end()) {
@@ -146,7 +188,7 @@ impl<'a> Watch<'a> {
                 LockUpdateKind::Lost(error) => {
                     self.lost = true;
                     if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
-                        self.stop_schedule.on_lock_gone(clock::now());
+                        self.stop_schedule.stop_now(clock::now());
                     }
                     let then = match self.child.ended() {
                         Some(_) => "CMD had ended",
@@ -168,6 +210,15 @@ impl<'a> Watch<'a> {
                 self.lock,
                 deadline.saturating_since(clock::now()),
             );
+        }
+    }
+
+    /// Lets the verb do what it does beside CMD, and stops CMD if the verb gives up the lock.
+    fn turn_beside(&mut self) {
+        self.beside.turn(self.event_loop, &mut self.reports.log);
+        if self.beside.gives_up() && !self.given_up && self.child.ended().is_none() {
+            self.given_up = true;
+            self.stop_schedule.stop_now(clock::now());
         }
     }
 
@@ -209,7 +260,7 @@ impl<'a> Watch<'a> {
             }
         };
         let name = if due == StopSignal::Term { "SIGTERM" } else { "SIGKILL" };
-        if !self.lost {
+        if !self.lost && !self.given_up {
             let remaining = self.deadline.saturating_since(now);
             let core = self.event_loop.engine.coordinator();
             events::expiring(&mut self.reports.log, core, remaining, Some(name));
@@ -220,6 +271,7 @@ impl<'a> Watch<'a> {
     fn pass_signals_on(&mut self) {
         for caught in self.signals.caught() {
             let signal = caught.signal;
+            self.asked_to_end |= matches!(signal, Signal::TERM | Signal::INT | Signal::QUIT);
             if signal == Signal::CHILD || self.child.ended().is_some() {
                 continue;
             }
@@ -286,7 +338,7 @@ impl<'a> Watch<'a> {
         if left {
             self.reports.log.warning("a process that CMD started is still alive after SIGKILL");
         }
-        if stopped && !self.lost {
+        if stopped && !self.lost && !self.given_up {
             self.reports.presence.lost(self.event_loop);
             // CMD had to be dead before the deadline, but the library reports a loss only after it.
             // So the loss is reported here.
@@ -301,6 +353,8 @@ impl<'a> Watch<'a> {
                 events::lost(&mut self.reports.log, &error, "CMD was stopped");
             }
         }
-        Over { ended, stopped, lost: self.lost || left }
+        let (given_up, asked_to_end) = (self.given_up, self.asked_to_end);
+        let lost = self.lost || left;
+        Over { ended, stopped, given_up, survived: left, asked_to_end, lost }
     }
 }

@@ -39,6 +39,8 @@ pub struct Course {
     /// The name of the file.
     file: String,
     begun: Instant,
+    /// Since when the lock is wanted.
+    wanted: Instant,
     held: Option<Instant>,
     deadline: Option<Instant>,
     ended: Option<Instant>,
@@ -55,11 +57,29 @@ impl Course {
         let (lost, exit_code) = (false, None);
         let name = path.and_then(Path::file_name).unwrap_or_default();
         let (key, file) = (key.to_owned(), name.to_string_lossy().into_owned());
-        Course { key, file, begun: now, held, deadline, ended, lost, exit_code, counters, now }
+        Course {
+            key,
+            file,
+            begun: now,
+            wanted: now,
+            held,
+            deadline,
+            ended,
+            lost,
+            exit_code,
+            counters,
+            now,
+        }
     }
 
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The lock is over, and another one is wanted.
+    pub fn begin_again(&mut self, now: Instant) {
+        (self.held, self.deadline, self.ended) = (None, None, None);
+        (self.wanted, self.lost) = (now, false);
     }
 
     pub fn held(&mut self, now: Instant, deadline: Instant) {
@@ -115,7 +135,7 @@ impl Course {
         let is_held = self.held.is_some() && self.ended.is_none();
         let waits = self.held.is_none() && self.ended.is_none();
         let end = self.ended.unwrap_or(self.now);
-        let waited = self.held.unwrap_or(end).saturating_since(self.begun);
+        let waited = self.held.unwrap_or(end).saturating_since(self.wanted);
         let held = self.held.map(|held| end.saturating_since(held));
         // The deadline is on this machine's monotonic clock, so it is converted to Unix time.
         let deadline = self.deadline.filter(|_| is_held);

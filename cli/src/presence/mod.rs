@@ -71,6 +71,11 @@ impl Presence {
         self.tell_manager("STATUS=waiting for", "");
     }
 
+    /// Begins anew: the lock that was held is over, and another one is wanted.
+    pub fn campaigns_again(&mut self) {
+        self.course.begin_again(clock::now());
+    }
+
     /// Reports that the lock is held from now on.
     ///
     /// # Errors

@@ -1,6 +1,44 @@
 //! `leader`: who leads an election.
 
+use std::fs::File;
+
+use super::elections::*;
 use super::*;
+
+#[test]
+fn leader_is_shown_with_its_address_its_term_and_who_is_next_in_line() {
+    let (fleet, desk) = vouched();
+    let leads = CandidateProcess::start(&fleet, &desk, "web-1", &[], UNTIL_STOPPED);
+    let term = leads.terms(&desk, 1)[0];
+    let _waits = CandidateProcess::start(&fleet, &desk, "web-2", &[], UNTIL_STOPPED);
+    wait_in_line(&fleet, 1);
+    let start = format!("scheduler: web-1 at web-1:80 leads, term {term}, ");
+    let line = leader_is(&fleet, &start);
+    assert!(line.starts_with(&start), "{line}");
+    assert!(line.ends_with(" s left; next in line: web-2@web-2:80\n"), "{line}");
+
+    let json = run(&mut on(&fleet, &["leader", "--json", "scheduler"])).with_code(0).json();
+    let names = ["key", "known", "name", "address", "term", "token", "remaining_ms", "next"];
+    assert_eq!(fields(&json), [&names[..], &["observed_unix_ms"]].concat());
+    assert_eq!((&json["key"], &json["known"]), (&"scheduler".into(), &true.into()));
+    assert_eq!((&json["name"], &json["address"]), (&"web-1".into(), &"web-1:80".into()));
+    assert_eq!((&json["term"], &json["next"]), (&term.into(), &"web-2@web-2:80".into()));
+    assert_eq!(json["token"], held_by_majority(&fleet, "scheduler").as_str());
+    assert!((1..=30_000).contains(&json["remaining_ms"].as_u64().expect("a number")), "{json}");
+
+    for (flags, code) in [
+        (&["--is", "web-1"][..], 0),
+        (&["--is", "web-2"], 1),
+        (&["--is", "web"], 1),
+        (&["-q"], 0),
+        (&["-q", "--is", "web-2"], 1),
+    ] {
+        let ended = run(&mut on(&fleet, &[&["leader", "scheduler"], flags].concat()));
+        let ended = ended.with_code(code);
+        assert_eq!(ended.out.is_empty(), flags[0] == "-q", "{ended:?}");
+        assert_eq!(ended.errors, "");
+    }
+}
 
 #[test]
 fn leader_is_nobody_if_a_majority_holds_nothing() {
@@ -41,13 +79,50 @@ fn leader_that_two_nodes_name_differently_is_not_known() {
 }
 
 #[test]
-fn leader_refuses_a_bad_candidate_before_anything_is_sent() {
+fn leader_watch_prints_a_line_for_each_change() {
+    let (fleet, desk) = vouched();
+    let seen = |what: &str| {
+        eventually(LIMIT, what, || desk.lines("seen").iter().any(|line| line.contains(what)));
+    };
+    let log = File::create(desk.path("seen")).expect("the desk can be written");
+    let mut watch = on(&fleet, &["leader", "--watch", "--json", "scheduler"]);
+    let watch = Running::start(watch.stdout(log));
+    seen("\"known\":true,\"name\":null");
+    let first = CandidateProcess::start(&fleet, &desk, "web-1", &["-t", "3s"], UNTIL_STOPPED);
+    let term = first.terms(&desk, 1)[0];
+    seen(&format!("\"name\":\"web-1\",\"address\":\"web-1:80\",\"term\":{term}"));
+    let second = CandidateProcess::start(&fleet, &desk, "web-2", &["-t", "3s"], UNTIL_STOPPED);
+    wait_in_line(&fleet, 1);
+    first.running.signal(Signal::KILL);
+    let term = second.terms(&desk, 1)[0];
+    seen(&format!("\"name\":\"web-2\",\"address\":\"web-2:80\",\"term\":{term}"));
+    watch.signal(Signal::INT);
+    watch.end(LIMIT).with_code(0);
+    let lines = desk.lines("seen");
+    let changed = |two: &[String]| {
+        let [one, other]: [Value; 2] =
+            [0, 1].map(|at| serde_json::from_str(&two[at]).expect("an object"));
+        ["known", "token", "address", "term"].iter().any(|&name| one[name] != other[name])
+    };
+    assert!(lines.windows(2).all(changed), "{lines:#?}");
+}
+
+#[test]
+fn leader_and_elect_refuse_a_bad_candidate_before_anything_is_sent() {
     let listener = support::CountingListener::start();
-    let cases: [&[&str]; 4] = [
+    let long = "x".repeat(60);
+    let cases: [&[&str]; 11] = [
         &["leader", "scheduler", "--is", "web@1"],
         &["leader", "scheduler", "--is", ""],
         &["leader", "scheduler", "--is", "web 1"],
         &["leader", "scheduler", "--is", "web-1", "--watch"],
+        &["elect", "--name", "web@1", "scheduler", "true"],
+        &["elect", "--owner", "web@1", "scheduler", "true"],
+        &["elect", "--name", "web-1", "--address", "a b", "scheduler", "true"],
+        &["elect", "--name", "web-1", "--address", "", "scheduler", "true"],
+        &["elect", "--name", &long, "--address", &long, "scheduler", "true"],
+        &["elect", "--no-restart-guard", "scheduler", "true"],
+        &["elect", "redlatch:leader:{a}", "true"],
     ];
     for arguments in cases {
         let mut command = tool(arguments);

@@ -18,6 +18,8 @@ mod contrib;
 mod debian;
 mod demo;
 mod doctor;
+mod elect;
+mod elections;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod exec;

@@ -56,7 +56,7 @@ fn missing_nodes_and_missing_files_exit_125() {
 }
 
 /// Every verb. The help of the last one has no example.
-const VERBS: &str = "exec hold wait force-release acquire extend release status leader \
+const VERBS: &str = "exec hold elect wait force-release acquire extend release status leader \
                      list top doctor members init bench completions man demo";
 
 #[test]
