@@ -14,7 +14,7 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 use crate::key_names::KeyNames;
 use crate::{
     acquire, bench, completions, demo, doctor, elect, exec, extend, force_release, hold, init,
-    leader, list, man, members, release, status, top, wait,
+    leader, list, man, members, release, resign, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -42,10 +42,10 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           leader: nobody leads, or not --is; members: the lists differ;
+           leader: nobody leads, or not --is; resign: nobody led; members: the lists differ;
            init, force-release: not confirmed, or something else is held
   69       no quorum of nodes could answer; status without a key: too few can grant
-  75       someone else holds the lock and the wait ran out
+  75       someone else holds the lock and the wait ran out; resign: it still leads
   124      the lock was lost: exec stopped its command, or found it lost at the end; hold ended
   125      usage, configuration or internal error
   126/127  exec: the command cannot be run / is not found
@@ -73,6 +73,7 @@ pub enum Verb {
     Wait(wait::Options),
     Status(status::Options),
     Leader(leader::Options),
+    Resign(resign::Options),
     List(list::Options),
     Top(top::Options),
     Doctor(doctor::Options),

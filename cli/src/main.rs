@@ -36,6 +36,7 @@ mod nodes;
 mod output;
 mod presence;
 mod release;
+mod resign;
 mod signals;
 mod status;
 mod suspend;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Leader(options) => leader::run(&options),
+        Verb::Resign(options) => resign::run(&options),
         Verb::List(options) => list::run(&options),
         Verb::Top(options) => top::run(&options),
         Verb::Doctor(options) => doctor::run(&options),

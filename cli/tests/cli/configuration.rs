@@ -168,7 +168,7 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
     let prefixed = file(&fleet, "prefixed.toml", &text);
     let token = "0123456789".repeat(4);
     let own = "redlatch:fence:{a}";
-    let keys: [&[&str]; 10] = [
+    let keys: [&[&str]; 11] = [
         &["acquire", own],
         &["acquire", "a", own],
         &["extend", "-t", "5s", own, &token],
@@ -177,6 +177,7 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
         &["status", own],
         &["wait", own],
         &["leader", own],
+        &["resign", own],
         &["exec", own, "--", "true"],
         &["exec", "a", "--also", own, "--", "true"],
     ];

@@ -55,6 +55,7 @@ mod presence;
 mod presence_files;
 mod refusals;
 mod release_left;
+mod resign;
 mod scripts;
 mod secrets;
 mod sentinels;

@@ -57,7 +57,7 @@ fn missing_nodes_and_missing_files_exit_125() {
 
 /// Every verb. The help of the last one has no example.
 const VERBS: &str = "exec hold elect wait force-release acquire extend release status leader \
-                     list top doctor members init bench completions man demo";
+                     resign list top doctor members init bench completions man demo";
 
 #[test]
 fn help_and_version_exit_0_and_print_to_stdout() {
