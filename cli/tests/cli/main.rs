@@ -15,6 +15,7 @@ mod support;
 mod bench;
 mod configuration;
 mod contrib;
+mod contrib_kubernetes;
 mod debian;
 mod demo;
 mod doctor;
@@ -84,7 +85,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// configuration file.
 fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments);
+    without_configuration(command)
+}
+
+/// A command that runs the tool: without its environment variables and the machine's configuration
+/// file.
+fn without_configuration(mut command: Command) -> Command {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("REDLATCH_") {
             command.env_remove(name);
