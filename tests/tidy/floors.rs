@@ -27,7 +27,7 @@ const FLOORS: [(u8, &[&str]); 11] = [
     (3, &["proto::cluster", "proto::change"]),
     (4, &["proto::locks", "proto::lock_options", "proto::prometheus"]),
     (5, &["proto::waits"]),
-    (6, &["proto::coordinator", "proto::turn"]),
+    (6, &["proto::coordinator", "proto::election", "proto::turn"]),
     (7, &["net", "config", "testing::net", "testing::tcp", "testing::clock"]),
     (8, &["client", "shared"]),
 ];

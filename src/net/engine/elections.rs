@@ -63,7 +63,9 @@ impl Engine {
 
     /// The next change of where a candidate of this engine stands. Take all of them in each turn,
     /// after the completions and the lock updates: while any is left,
-    /// [`prepare`](Engine::prepare) returns a zero timeout.
+    /// [`prepare`](Engine::prepare) returns a zero timeout. A campaign makes requests of its own.
+    /// [`poll_completion`](Engine::poll_completion) takes their ends and does not report them, so a
+    /// loop that does not call it stops its campaigns.
     pub fn poll_standing(&mut self) -> Option<StandingChange> {
         if !self.coordinator.has_campaigns() || !self.check_fork() {
             return None;

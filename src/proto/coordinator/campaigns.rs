@@ -52,7 +52,7 @@ impl Coordinator {
     }
 
     /// Begins to observe the election on `name`: each change of who leads is reported by
-    /// [`poll_standing`](Coordinator::poll_standing) with `data`. The nodes are asked once a second.
+    /// [`poll_standing`](Coordinator::poll_standing) with `data`. The nodes are asked every second.
     ///
     /// # Errors
     /// An invalid name.
@@ -61,8 +61,8 @@ impl Coordinator {
         Ok(self.begin_campaign(Campaign::new(name, None, data, now), now))
     }
 
-    /// Asks for the lock of an election. A leader that has just stepped down must not overtake those
-    /// who wait, so the request joins the line first.
+    /// Asks for the lock of an election. A leader that has just stepped down must not overtake the
+    /// others who wait, so the request joins the line first.
     pub(crate) fn acquire_in_line(
         &mut self,
         name: &[u8],

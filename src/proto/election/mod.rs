@@ -103,7 +103,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Where a candidate stands. Between two `Leading` of one campaign there is always another standing.
+/// Where a candidate stands. Between two `Leading` of one campaign there is always a `Following`.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {
