@@ -335,7 +335,7 @@ impl Inner {
         let reactor = poller.as_ref().expect("it drives");
         open.turn(|engine| reactor.hand_over(engine));
         done = ready(finish(&mut open));
-        let woken = open.after_unlock.woken.len();
+        let woken = open.after_unlock.to_wake();
         let turned = match done {
             None if woken > 1 => Turned::Awake,
             Some(_) if woken > 0 => {
@@ -386,7 +386,7 @@ impl Inner {
         done: &mut Option<T>,
         finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Turned {
-        let woken = state.after_unlock.woken.len();
+        let woken = state.after_unlock.to_wake();
         let mut sleep = self.prepare_to_sleep(&mut state.open());
         if done.is_none() {
             // A call can also end where its request is made or written.

@@ -21,7 +21,7 @@ use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::net::observe::Interface;
 use crate::net::reactor::Waker as DriverWaker;
-use crate::net::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError, thread};
+use crate::net::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError, processors, thread};
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
@@ -50,6 +50,8 @@ pub(super) struct Inner {
     outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
+    /// How many calls are on their way to fetch their results while futures wait to be woken.
+    at_once: usize,
     /// Wakes the thread or task that sleeps in the poller, if the timer in the poller cannot.
     waker: DriverWaker,
     /// The sleep of a driver that does not have the poller.
@@ -116,8 +118,11 @@ impl Inner {
         };
         let (awake, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let owner = std::process::id();
+        // More could not run at the same time; a single one could hold up the others. A driver that
+        // may stop leaves no future to be woken later.
+        let at_once = if outside.is_some() { usize::MAX } else { processors().max(2) };
         let (state, nap) = (Mutex::new(state), Nap::default());
-        Inner { state, awake, outside, over, waker, nap, owner }
+        Inner { state, awake, outside, over, at_once, waker, nap, owner }
     }
 
     /// Whether no lock of this client can be believed in: the client is closed, or this is the
@@ -169,6 +174,8 @@ impl Inner {
         } else if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush_unforked();
             open.pass_on_results();
+            // The driver sleeps, so it wakes none of them later.
+            open.wake_futures(usize::MAX);
             let sleep = open.engine.plan_sleep();
             if sleep.is_some() && !open.engine.has_alarm() {
                 // The driver may be asleep for longer than the new moment.
@@ -212,7 +219,7 @@ impl Inner {
         }
         let mut open = state.open();
         open.turn(hand_over);
-        let turned = if open.after_unlock.woken.len() > 1 {
+        let turned = if open.after_unlock.to_wake() > 1 {
             Turned::Awake
         } else {
             let sleep = self.prepare_to_sleep(&mut open);
@@ -242,11 +249,13 @@ impl Inner {
         Turned::Asleep(sleep)
     }
 
-    /// From here on calls write their requests themselves. Returns when something is due. Runs
-    /// under the lock.
+    /// From here on calls write their requests themselves, and no future is left to be woken
+    /// later: some that were woken may never be polled. Returns when something is due. Runs under
+    /// the lock.
     pub(super) fn prepare_to_sleep(&self, open: &mut Open<'_>) -> Option<Duration> {
         open.engine.flush();
         open.pass_on_results();
+        open.wake_futures(usize::MAX);
         let sleep = open.engine.plan_sleep();
         open.after_unlock.coming = 0;
         self.awake.store(false, Ordering::Release);
@@ -356,6 +365,9 @@ impl Inner {
             // Before the wakers of the user's, which may block until the driver serves another
             // call.
             self.nap.interrupt();
+        }
+        if state.after_unlock.has_unwoken() {
+            state.open().wake_futures(self.at_once);
         }
         self.wake_calls(state);
         if let Some(heard) = heard {
@@ -501,6 +513,7 @@ impl State {
             }
         }
         self.places.clear();
+        self.after_unlock.forget_calls();
         self.driving.waiting = 0;
     }
 }

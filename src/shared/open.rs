@@ -3,6 +3,7 @@
 //!
 //! The hazard is a result that reaches the wrong call: places are reused, so the op is compared.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -30,9 +31,29 @@ const SPARES: usize = 1024;
 pub(super) struct AfterUnlock {
     pub(super) woken: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
-    /// How many calls were woken since the driver last slept, and did not fetch their results yet.
-    /// An upper bound: some calls are dropped instead.
+    /// The places of futures that have a result and are woken later, in this order: see
+    /// [`Open::wake_futures`].
+    unwoken: VecDeque<usize>,
+    /// How many calls ended since the driver last slept, and did not fetch their results yet.
     pub(super) coming: usize,
+}
+
+impl AfterUnlock {
+    /// How many calls are to be woken, at once or later.
+    pub(super) fn to_wake(&self) -> usize {
+        self.woken.len() + self.unwoken.len()
+    }
+
+    /// Whether futures are to be woken later.
+    pub(super) fn has_unwoken(&self) -> bool {
+        !self.unwoken.is_empty()
+    }
+
+    /// All calls are over.
+    pub(super) fn forget_calls(&mut self) {
+        self.unwoken.clear();
+        self.coming = 0;
+    }
 }
 
 /// What a request belongs to: the number of the place is the data of its op.
@@ -169,7 +190,8 @@ impl Open<'_> {
     /// A call was dropped: its request is canceled. But an extend goes on, and what comes of it is
     /// an update of the lock.
     pub(super) fn cancel(&mut self, place: usize) {
-        if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
+        if let Some(&Place::Asked { op, ended, .. }) = self.places.get(place) {
+            self.after_unlock.coming -= usize::from(ended && self.after_unlock.coming > 0);
             self.engine.abandon(op);
             self.leave(place);
         }
@@ -210,18 +232,23 @@ impl Open<'_> {
         Ok(())
     }
 
-    /// Passes on the results of requests that ended, and wakes their calls; and the updates of
-    /// locks.
+    /// Passes on the results of requests that ended, and the updates of locks. The threads that
+    /// wait for such a result are woken after the unlock, and the futures by
+    /// [`wake_futures`](Open::wake_futures).
     pub(super) fn pass_on_results(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
                 Some(Place::Asked { op: asked, ended, waker, blocks }) if *asked == op => {
                     *ended = true;
-                    if let Some(waker) = waker.take() {
-                        self.driving.waiting -= 1;
+                    if waker.is_some() {
                         self.driving.woke_a_thread = *blocks;
                         self.after_unlock.coming += 1;
-                        self.after_unlock.woken.push(waker);
+                        if *blocks {
+                            self.driving.waiting -= 1;
+                            self.after_unlock.woken.extend(waker.take());
+                        } else {
+                            self.after_unlock.unwoken.push_back(data as usize);
+                        }
                     }
                 }
                 // No call waits for the result.
@@ -233,6 +260,26 @@ impl Open<'_> {
         }
         while let Some(data) = self.engine.poll_news() {
             self.pass_on_news(data as usize);
+        }
+    }
+
+    /// Wakes futures with a result, until so many calls are on their way to fetch theirs.
+    ///
+    /// Each unlock does this, so a future that fetched its result wakes the next one: an executor
+    /// then runs them one after the other, where they are. If all were woken at once, idle workers
+    /// of the executor would be woken for them, only to wait for the mutex. A thread costs a
+    /// wake-up in either case, and is woken at once.
+    pub(super) fn wake_futures(&mut self, at_once: usize) {
+        let AfterUnlock { woken, unwoken, coming, .. } = &mut *self.after_unlock;
+        while coming.saturating_sub(unwoken.len()) < at_once {
+            let Some(place) = unwoken.pop_front() else { return };
+            // A future that was polled or dropped before it was woken does not wait any more.
+            if let Some(Place::Asked { ended: true, waker, .. }) = self.places.get_mut(place) {
+                if let Some(waker) = waker.take() {
+                    self.driving.waiting -= 1;
+                    woken.push(waker);
+                }
+            }
         }
     }
 
@@ -451,6 +498,66 @@ mod tests {
             assert!(!open.places.contains(place));
         });
         tried.unwrap();
+    }
+
+    #[test]
+    fn futures_are_woken_in_order_as_others_fetch_their_results_or_are_dropped() {
+        let client = client();
+        let tried = client.owner.inner.with(|open| {
+            let places = [(); 6].map(|()| ask(open, Duration::ZERO).0);
+            for place in places {
+                open.set_waker(place, Some(Waker::noop().clone()));
+            }
+            open.pass_on_results();
+            let waits = |open: &Open<'_>, place: &usize| {
+                matches!(open.places[*place], Place::Asked { waker: Some(_), .. })
+            };
+            let woken = |open: &mut Open<'_>| {
+                open.wake_futures(2);
+                let woken = places.iter().take_while(|place| match open.places.get(**place) {
+                    Some(_) => !waits(open, place),
+                    None => true,
+                });
+                woken.count()
+            };
+            assert_eq!((woken(open), woken(open)), (2, 2));
+            assert!(open.fetch(places[1]).is_ready());
+            assert_eq!(woken(open), 3);
+            open.cancel(places[0]);
+            assert_eq!(woken(open), 4);
+            // It was not woken yet.
+            assert!(open.fetch(places[4]).is_ready());
+            assert_eq!(woken(open), 5);
+            open.wake_futures(usize::MAX);
+            assert_eq!((woken(open), open.driving.waiting), (6, 0));
+        });
+        tried.unwrap();
+    }
+
+    /// The futures that are woken first may never be polled.
+    #[test]
+    fn all_futures_are_woken_that_a_caller_ends_while_the_driver_sleeps() {
+        let client = client();
+        let inner = &client.owner.inner;
+        // The driver may wake up at any moment: this is tried until it slept all the time.
+        let waiting = (0..).find_map(|_| {
+            let slept = inner.with(|open| {
+                for _ in 0..3 {
+                    let (place, _) = ask(open, Duration::ZERO);
+                    open.set_waker(place, Some(Waker::noop().clone()));
+                }
+                !inner.is_awake()
+            });
+            let (waiting, sleeps) = inner
+                .with(|open| {
+                    let waiting = open.driving.waiting;
+                    open.wake_futures(usize::MAX);
+                    (waiting, !inner.is_awake())
+                })
+                .unwrap();
+            (slept.unwrap() && sleeps).then_some(waiting)
+        });
+        assert_eq!(waiting, Some(0));
     }
 
     /// A place is reused before the end of its former request is reported.

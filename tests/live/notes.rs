@@ -32,7 +32,7 @@ fn note_is_on_every_node_until_its_ttl_is_over_and_replaces_an_earlier_one() {
     write(&mut embedded, Note::Leader, "an earlier one", TTL);
     let text = format!("{} 9007199254740991 99 {}", "f".repeat(40), "x".repeat(99));
     write(&mut embedded, Note::Leader, &text, TTL * 12);
-    assert_eq!(tokens(&fleet, "redlatch:leader:{a}"), vec![text.as_bytes(); 3]);
+    assert_eq!(fleet.values("redlatch:leader:{a}"), vec![text.as_bytes(); 3]);
     assert!(fleet.iter().all(|node| node.pttl("redlatch:leader:{a}") > 60_000));
     let KeySummary::Held { value, nodes: 3, left: Some(_) } = read(&mut embedded, Note::Leader)
     else {
@@ -40,7 +40,7 @@ fn note_is_on_every_node_until_its_ttl_is_over_and_replaces_an_earlier_one() {
     };
     assert_eq!(value.as_bytes(), text.as_bytes(), "it is read whole");
     write(&mut embedded, Note::Resign, "soon over", millis(50));
-    eventually(SOON, "its ttl is over", || tokens(&fleet, "redlatch:resign:{a}").is_empty());
+    eventually(SOON, "its ttl is over", || fleet.values("redlatch:resign:{a}").is_empty());
     assert_eq!(read(&mut embedded, Note::Resign), KeySummary::Free);
     assert_eq!(fleet.keys_everywhere().len(), 3, "the other one stays");
 }

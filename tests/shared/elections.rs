@@ -154,7 +154,7 @@ fn leader_that_resigns_is_out_for_the_pause() {
     seen(&client, "nobody leads", |it| *it == Leadership::Nobody);
     assert!(matches!(first.resign(SECOND).wait(), Err(Error::Lost { .. })), "it does not lead");
     drop(first);
-    eventually(SOON, "the lock is free", || tokens(&fleet, NAME).is_empty());
+    eventually(SOON, "the lock is free", || fleet.values(NAME).is_empty());
 }
 
 #[test]

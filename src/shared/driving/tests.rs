@@ -253,7 +253,7 @@ fn a_leader_passes_the_poller_to_the_driver_if_its_turn_ends_other_calls() {
         let lead = begin(&client);
         let inner = &*client.owner.inner;
         let waits = [follower(&client), follower(&client)];
-        let mut finish = |open: &mut Open<'_>| match open.after_unlock.woken.is_empty() {
+        let mut finish = |open: &mut Open<'_>| match open.after_unlock.to_wake() == 0 {
             true => Poll::Pending,
             false => Poll::Ready(()),
         };

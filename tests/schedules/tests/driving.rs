@@ -187,6 +187,23 @@ fn calls_beside_futures_that_are_dropped_end() {
     });
 }
 
+/// A future that fetches its result wakes the next one. The first of these are never polled again,
+/// so the driver wakes the others.
+#[test]
+fn futures_beside_others_that_are_not_polled_again_end() {
+    in_any_order(1, |client| {
+        let keys = 0..3;
+        let mut futures: Vec<_> = keys.map(|key| client.lock(key.to_string(), TTL)).collect();
+        futures.iter_mut().for_each(|call| assert!(poll(call).is_pending()));
+        let started = on_threads(client, 3, |client, number| {
+            drop(future::block_on(client.lock(format!("other-{number}"), TTL)).unwrap());
+        });
+        started.into_iter().for_each(|started| started.join().unwrap());
+        drop(futures);
+        Vec::new()
+    });
+}
+
 /// This client holds the key, so the requests end where they are made: no answer comes.
 #[test]
 fn calls_that_fail_at_once_end() {

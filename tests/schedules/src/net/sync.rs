@@ -19,6 +19,11 @@ pub fn set_naps_end(end: bool) {
     NAPS_END.set(end);
 }
 
+/// How many threads can run at the same time. There are more calls than that in some tests.
+pub fn processors() -> usize {
+    2
+}
+
 /// A condition variable whose timeouts end, which those of `shuttle` never do.
 #[derive(Debug, Default)]
 pub struct Condvar(Arc<shuttle::sync::Condvar>);
