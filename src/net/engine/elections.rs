@@ -141,7 +141,7 @@ impl Engine {
 
     /// The next standing in this campaign.
     pub(crate) fn take_standing(&mut self, campaign: CampaignId) -> Option<Standing> {
-        self.coordinator.take_standing(campaign)
+        self.coordinator.take_standing(campaign, clock::now())
     }
 
     /// The error with which a leader that was asked to resign gives its term up.

@@ -106,9 +106,14 @@ impl Coordinator {
         self.elections.poll_news()
     }
 
-    /// The next standing in this campaign; `None` if there is none.
-    pub(crate) fn take_standing(&mut self, id: CampaignId) -> Option<Standing> {
-        self.elections.get_mut(id)?.poll_standing()
+    /// The next standing in this campaign; `None` if there is none. The caller reads the clock
+    /// immediately before.
+    pub(crate) fn take_standing(&mut self, id: CampaignId, now: Instant) -> Option<Standing> {
+        self.with_campaigns(|elections, core| {
+            let campaign = elections.get_mut(id)?;
+            campaign.end_late_term(core, now);
+            campaign.poll_standing()
+        })
     }
 
     /// Whether there is a campaign.

@@ -127,6 +127,7 @@ impl Campaign {
 
     /// Does what is due.
     pub fn go_on(&mut self, core: &mut Coordinator, now: Instant) {
+        self.end_late_term(core, now);
         if matches!(self.stage, Stage::Paused { until } if until <= now) {
             self.stand(core, now);
         }
@@ -183,6 +184,18 @@ impl Campaign {
                 self.term_is_over(taken, resign.unwrap_or_default(), now);
             }
             _ => {}
+        }
+    }
+
+    /// A term whose lock reached its deadline before the caller took it is over: no term is handed
+    /// out at or past its deadline.
+    pub fn end_late_term(&mut self, core: &mut Coordinator, now: Instant) {
+        if let Stage::Leading { lock, taken: false, resign } = &self.stage {
+            if core.remaining(lock, now).is_zero() {
+                let pause = resign.unwrap_or_default();
+                core.release_nowait(lock, now);
+                self.term_is_over(false, pause, now);
+            }
         }
     }
 
