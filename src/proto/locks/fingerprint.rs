@@ -149,6 +149,8 @@ fn add_request(
         owner: _,
         joins,
         yields,
+        // Only a draw by chance asks for it, and a search has none.
+        yielded_to: _,
         abandoned,
         stage,
         timer: _,

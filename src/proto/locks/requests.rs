@@ -110,6 +110,8 @@ pub struct Request {
     pub joins: bool,
     /// How often the request gave up the nodes that it had, for another waiter in line.
     pub yields: u32,
+    /// The first digits of the token for which it did so last.
+    pub yielded_to: u32,
     /// The caller is gone, and the request goes on to its end. No caller fetches its outcome, so it
     /// is closed at its end.
     pub abandoned: bool,
@@ -154,6 +156,7 @@ impl Ops {
             owner: None,
             joins: false,
             yields: 0,
+            yielded_to: 0,
             abandoned: false,
             stage,
             timer: None,

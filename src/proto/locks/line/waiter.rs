@@ -17,6 +17,7 @@ use crate::proto::lock::LONGEST_TOKEN;
 use crate::proto::locks::Locks;
 use crate::proto::locks::line::rest::{POLLS, line_ttl};
 use crate::proto::locks::line::votes::{AT_THE_FRONT, Line, Split};
+use crate::proto::locks::random::Random;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Role;
@@ -41,12 +42,22 @@ const EARLY_POLL: Duration = Duration::from_millis(4);
 /// next request tries again, because the user may have got the right meanwhile.
 const NO_LINES: Duration = Duration::from_secs(10);
 
-/// How often a request gives its nodes up for another waiter at most. The pause before it joins
-/// again doubles each time.
+/// How often a request gives its nodes up for another waiter whenever it should. The pause before
+/// it joins again doubles each time.
 const YIELDS: u32 = 6;
+
+/// After that it gives them up in one of this many cases, by chance. Lines with different orders
+/// would otherwise hand their keys to different waiters for ever.
+const YIELDS_AGAIN: usize = 4;
 
 /// How often a set begins anew without a pause.
 const QUICK_TRIES: u32 = 3;
+
+/// The first eight digits of a token.
+fn first_digits(token: &[u8]) -> u32 {
+    let digits = token.get(..8).and_then(|digits| std::str::from_utf8(digits).ok());
+    digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or_default()
+}
 
 /// Whether a node refused the script of the line for a reason that may last: for example, the key
 /// of the line is no sorted set, or a command is missing.
@@ -455,8 +466,12 @@ impl Locks {
         }
         let mut buffer = [0; LONGEST_TOKEN];
         match line.judge(record.token.write_to(&mut buffer), quorum, now) {
-            Split::Yield(token) if self.may_yield(op) => self.yield_to(op, id, token, now),
-            Split::Yield(_) | Split::Keep => {}
+            Split::Yield(token) => {
+                if self.may_yield_to(op, &token) {
+                    self.yield_to(op, id, token, now);
+                }
+            }
+            Split::Keep => {}
             Split::Unknown if line.early_polls == 0 => {
                 // The other nodes usually hand the key over a moment later. If they do not, the
                 // waiter polls early.
@@ -504,11 +519,15 @@ impl Locks {
         }
     }
 
-    /// Whether a waiter may give its nodes up for another one again. The other waiter may be dead,
-    /// which no message says, so a waiter yields only a few times. After that it keeps its nodes,
-    /// and the short ttl ends a real split.
-    fn may_yield(&self, op: Op) -> bool {
-        self.ops.get(op).is_some_and(|request| request.yields < YIELDS)
+    /// Whether a waiter may give its nodes up again, now for the one with this token. The other
+    /// waiter may be dead, which no message says, so a waiter yields a few times, and then seldom
+    /// and not for the same one. Mostly it keeps its nodes, and the short ttl ends a split with a
+    /// dead waiter.
+    fn may_yield_to(&mut self, op: Op, token: &[u8]) -> bool {
+        let Some(request) = self.ops.get(op) else { return false };
+        let is_another = request.yielded_to != first_digits(token);
+        let drawn = |random: &mut Random| random.index(YIELDS_AGAIN) == YIELDS_AGAIN - 1;
+        request.yields < YIELDS || (is_another && drawn(&mut self.random))
     }
 
     /// Begins a claim if the nodes that have the key for this waiter can win it. If the counters of
@@ -530,6 +549,9 @@ impl Locks {
     /// The waiter gives its nodes up for the waiter with this token, and joins again.
     fn yield_to(&mut self, op: Op, id: RecordId, token: bytes::Bytes, now: Instant) {
         self.cluster.stats_mut().splits += 1;
+        if let Some(request) = self.ops.get_mut(op) {
+            request.yielded_to = first_digits(&token);
+        }
         if let Some(line) = self.records.get_mut(id).line_mut() {
             line.successor = token;
         }
