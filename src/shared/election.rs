@@ -56,9 +56,9 @@ const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// }
 /// ```
 ///
-/// A candidate stands in line for the lock on the election's name, so of many candidates only one
-/// is woken when the leader goes. The lock has a fencing number, the number of the term, and is
-/// renewed until the term is dropped: see [`Term`].
+/// A candidate stands in line for the lock on the election's name, so the next one gets it when the
+/// leader goes, and none overtakes another. The lock has a fencing number, the number of the term,
+/// and is renewed until the term is dropped: see [`Term`].
 #[derive(Debug, Clone)]
 pub struct Election {
     owner: Arc<Owner>,
