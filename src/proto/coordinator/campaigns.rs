@@ -101,14 +101,14 @@ impl Coordinator {
 
     /// The data of a campaign that has a standing which was not announced yet. For drivers that
     /// wake a caller first and [take](Coordinator::take_standing) its standings later.
-    pub(crate) fn poll_news(&mut self, now: Instant) -> Option<u64> {
+    pub fn poll_news(&mut self, now: Instant) -> Option<u64> {
         self.go_on_with_campaigns(now);
         self.elections.poll_news()
     }
 
     /// The next standing in this campaign; `None` if there is none. The caller reads the clock
     /// immediately before.
-    pub(crate) fn take_standing(&mut self, id: CampaignId, now: Instant) -> Option<Standing> {
+    pub fn take_standing(&mut self, id: CampaignId, now: Instant) -> Option<Standing> {
         self.with_campaigns(|elections, core| {
             let campaign = elections.get_mut(id)?;
             campaign.end_late_term(core, now);
@@ -117,7 +117,7 @@ impl Coordinator {
     }
 
     /// Whether there is a campaign.
-    pub(crate) fn has_campaigns(&self) -> bool {
+    pub fn has_campaigns(&self) -> bool {
         self.elections.next_timeout().is_some()
     }
 
@@ -127,7 +127,7 @@ impl Coordinator {
     }
 
     /// The error with which a leader that was asked to resign gives its term up.
-    pub(crate) fn why_to_resign(&self, id: CampaignId, now: Instant) -> Option<Error> {
+    pub fn why_to_resign(&self, id: CampaignId, now: Instant) -> Option<Error> {
         let campaign = self.elections.get(id)?;
         let asked = campaign.is_asked_to_resign();
         asked.then(|| self.lost_unasked(LostReason::AskedToResign, campaign.name(), now))
