@@ -110,6 +110,9 @@ fn run_on_nodes<D: Door>(nodes: usize, wanted: u64) {
     let seed = u64::from(dice.roll(u32::MAX));
     let runner = std::thread::spawn(move || run::<D>(&config, wanted, seed, &own, &sender));
     let (mut last, mut since) = (0, Instant::now());
+    // At first all connections of a node, so that a run in which few moments come to kill some has
+    // lost one all the same.
+    let mut percent = 100;
     let tally: Tally = loop {
         match result.recv_timeout(millis(u64::from(20 + dice.roll(60)))) {
             Ok(tally) => break tally,
@@ -129,7 +132,8 @@ fn run_on_nodes<D: Door>(nodes: usize, wanted: u64) {
             continue;
         }
         (last, since) = (ends, Instant::now());
-        kill_some(&fleet[dice.roll(nodes as u32) as usize], 40, &mut dice);
+        kill_some(&fleet[dice.roll(nodes as u32) as usize], percent, &mut dice);
+        percent = 40;
     };
     report(wanted, &tally);
     assert_eq!(tally.left, 0, "keys that may be left");
