@@ -18,8 +18,9 @@ const LEAST: usize = 10;
 /// How long an example may take. The slowest works for 1 s.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// The key of the node marker, which stays.
-const MARKER: &[u8] = b"redlatch:node";
+/// What the keys begin with that stay when a lock is released: the node marker, fencing counters,
+/// and the note of a leader, which expires.
+const STAY: [&[u8]; 3] = [b"redlatch:node", b"redlatch:fence:{", b"redlatch:leader:{"];
 
 /// The result of an example.
 pub type Ended = Result<(), Box<dyn Error>>;
@@ -84,7 +85,8 @@ fn run(main: fn() -> Ended) -> Result<(), String> {
         Err(mpsc::RecvTimeoutError::Timeout) => return Err(format!("not over in {LONGEST:?}")),
         Err(mpsc::RecvTimeoutError::Disconnected) => return Err(format!("{:?}", thread.join())),
     }
-    let left = || masters.iter().flat_map(|it| it.keys()).any(|key| key.as_slice() != MARKER);
+    let stays = |key: &Vec<u8>| STAY.iter().any(|start| key.starts_with(start));
+    let left = || masters.iter().flat_map(|it| it.keys()).any(|key| !stays(&key));
     // A release that the example did not wait for may be in flight.
     let since = clock::now();
     while left() && clock::now().saturating_since(since) < Duration::from_secs(1) {

@@ -23,11 +23,13 @@ use crate::proto::time::Instant;
 /// use std::time::Duration;
 /// use redlatch::{Candidate, Client, Config, Standing};
 ///
-/// let client = Client::connect(Config::new(["redis://10.0.0.1"])?)?;
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let client = Client::connect(config)?;
 /// let me = Candidate::named("web-1").address("10.0.0.7:8080");
 /// let campaign = client.campaign("scheduler", me, Duration::from_secs(10))?;
-/// loop {
-///     client.drive(Duration::from_secs(1))?;
+/// let mut steps = 0;
+/// while steps < 3 {
+///     client.drive(Duration::from_millis(100))?;
 ///     while let Some(change) = client.poll_standing() {
 ///         match change.standing {
 ///             Standing::Leading(lock) => println!("I lead, term {:?}", lock.fence()),
@@ -41,10 +43,10 @@ use crate::proto::time::Instant;
 ///         }
 ///     }
 ///     if !client.remaining_term(campaign).is_zero() {
-///         // ... a step of what only the leader does
+///         steps += 1; // ... a step of what only the leader does
 ///     }
 /// }
-/// # #[allow(unreachable_code)]
+/// client.withdraw(campaign);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Client {
