@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::support::{Monitor, Way, again};
-use redlatch::{ClosedReason, Completion, Error, LockOptions, Outcome, ReleaseOutcome};
+use redlatch::{Candidate, ClosedReason, Completion, Error, LockOptions, Outcome, ReleaseOutcome};
 
 /// Forks. Returns true in the child, which has to end with [`end_of_child`]; returns false in the
 /// parent once the child has succeeded.
@@ -65,6 +65,10 @@ fn the_client_forks(urls: &[String]) {
         assert_eq!(refused, forked);
         assert_eq!(client.lock("of the child", TTL).unwrap_err(), forked);
         assert_eq!(client.inspect("of the child").unwrap_err(), forked);
+        let me = Candidate::named("of the child");
+        assert_eq!(client.campaign("of the child", me, TTL).unwrap_err(), forked);
+        assert_eq!(client.observe("of the child").unwrap_err(), forked);
+        assert_eq!(client.leader("of the child").unwrap_err(), forked);
         assert_eq!(guard.check().unwrap_err(), forked, "the lock is the parent's");
         assert_eq!(guard.extend(TTL).unwrap_err(), forked);
         assert_eq!(client.drive(millis(50)).unwrap_err().to_string(), forked.to_string());

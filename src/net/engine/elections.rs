@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::net::clock;
 use crate::proto::election::{Candidate, Leader, Standing, StandingChange};
-use crate::proto::error::Error;
+use crate::proto::error::{ClosedReason, Error};
 use crate::proto::ids::{CampaignId, Op};
 use crate::proto::lock::Lock;
 use crate::proto::lock_options::LockOptions;
@@ -41,7 +41,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid name, candidate or option.
+    /// Before anything is sent: an invalid name, candidate or option; [`Error::Closed`] in a forked
+    /// process.
     pub fn campaign(
         &mut self,
         name: impl AsRef<[u8]>,
@@ -49,6 +50,7 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<CampaignId, Error> {
+        self.refuse_in_a_fork()?;
         self.coordinator.campaign(name.as_ref(), candidate, options, data, clock::now())
     }
 
@@ -56,9 +58,15 @@ impl Engine {
     /// [`poll_standing`](Engine::poll_standing) with `data`. The nodes are asked once a second.
     ///
     /// # Errors
-    /// An invalid name.
+    /// An invalid name, or [`Error::Closed`] in a forked process.
     pub fn observe(&mut self, name: impl AsRef<[u8]>, data: u64) -> Result<CampaignId, Error> {
+        self.refuse_in_a_fork()?;
         self.coordinator.observe(name.as_ref(), data, clock::now())
+    }
+
+    /// A campaign in a forked process would report nothing, and its caller would wait for ever.
+    fn refuse_in_a_fork(&mut self) -> Result<(), Error> {
+        if self.check_fork() { Ok(()) } else { Err(Error::Closed(ClosedReason::Forked)) }
     }
 
     /// The next change of where a candidate of this engine stands. Take all of them in each turn,
