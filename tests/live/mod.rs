@@ -14,7 +14,6 @@ mod many;
 mod members;
 mod minority;
 mod monitor_lines;
-mod notes;
 mod owners;
 mod pairs;
 mod paused;

@@ -13,7 +13,6 @@ use crate::proto::keys::Keys;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::renew::schedule::AutoExtend;
-use crate::proto::own_keys::Note;
 use crate::proto::time::Instant;
 
 impl Engine {
@@ -134,33 +133,6 @@ impl Engine {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: impl AsRef<[u8]>, data: u64) -> Result<Op, Error> {
         self.coordinator.inspect(key.as_ref(), data, clock::now())
-    }
-
-    /// Writes a note beside a lock's key on every node that can be asked
-    /// ([`Coordinator::write_note`](crate::proto::Coordinator::write_note)).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key or ttl, or [`Error::Busy`].
-    #[doc(hidden)]
-    pub fn write_note(
-        &mut self,
-        key: &[u8],
-        note: Note,
-        text: &[u8],
-        ttl: Duration,
-        data: u64,
-    ) -> Result<Op, Error> {
-        self.coordinator.write_note(key, note, text, ttl, data, clock::now())
-    }
-
-    /// Reads a note beside a lock's key on every node
-    /// ([`Coordinator::read_note`](crate::proto::Coordinator::read_note)).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    #[doc(hidden)]
-    pub fn read_note(&mut self, key: &[u8], note: Note, data: u64) -> Result<Op, Error> {
-        self.coordinator.read_note(key, note, data, clock::now())
     }
 
     /// Ends the quarantine of every node that can be asked, and records that in the nodes'
