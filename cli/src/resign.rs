@@ -85,10 +85,10 @@ fn resign(options: &Options) -> Result<u8, Refusal> {
         match (&asked, &seen) {
             (Some(leader), Some(seen)) if has_ended(leader) => {
                 let waited = clock::now().saturating_since(begun);
-                return tell(options, Some(leader), seen.leader(), waited);
+                return print_end(options, Some(leader), seen.leader(), waited);
             }
             (None, Some(Leadership::Nobody)) => {
-                return tell(options, None, None, Duration::ZERO);
+                return print_end(options, None, None, Duration::ZERO);
             }
             (None, Some(Leadership::Leader(leader))) => asked = Some(leader.clone()),
             (None, Some(_)) => refuse_lasting_trouble(&event_loop)?,
@@ -135,7 +135,7 @@ fn refusal(options: &Options, event_loop: &EventLoop, leader: Option<Leader>) ->
 }
 
 /// Prints who stepped down, and who leads now.
-fn tell(
+fn print_end(
     options: &Options,
     resigned: Option<&Leader>,
     leads: Option<&Leader>,

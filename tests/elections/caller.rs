@@ -239,7 +239,7 @@ impl Caller {
     fn on_request(&mut self, net: &Net<Client>, checker: &Checker) -> Result<(), String> {
         let Some(term) = &mut self.term else { return Err("asked to resign, no leader".into()) };
         if !checker.was_asked_to_resign(&term.lock.token().to_string()) {
-            return Err("told to resign, and nobody asked".into());
+            return Err("asked to resign, and nobody did".into());
         }
         self.requests += 1;
         if self.manner.grants_requests {

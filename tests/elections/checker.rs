@@ -1,5 +1,5 @@
-//! What must hold in each run, by a record of what the masters held and what callers were told. No
-//! arithmetic of the product is used.
+//! What must hold in each run, by a record of what the masters held and of what was reported to
+//! callers. No arithmetic of the product is used.
 //!
 //! The hazard is a record that is too coarse: it is made between two steps of the simulated time,
 //! so each time span that it names is longer by a step at both ends than it was.

@@ -8,14 +8,14 @@ use super::*;
 
 const MASTERS: usize = 3;
 
-/// Candidates that campaign, and what they were told.
+/// Candidates that campaign, and what was reported to them.
 struct Play {
     net: Net<Client>,
     /// The campaign of each client.
     campaigns: Vec<CampaignId>,
     /// Clients whose callers take no standings.
     late: Vec<bool>,
-    told: Vec<Vec<Standing>>,
+    heard: Vec<Vec<Standing>>,
 }
 
 impl Play {
@@ -27,9 +27,9 @@ impl Play {
         }
         net.pass(millis(50));
         let late = vec![false; candidates];
-        let mut play = Play { net, campaigns: Vec::new(), late, told: Vec::new() };
+        let mut play = Play { net, campaigns: Vec::new(), late, heard: Vec::new() };
         for client in 0..candidates {
-            play.told.push(Vec::new());
+            play.heard.push(Vec::new());
             let candidate = Candidate::named(format!("web-{client}")).address("h:1");
             let begun = campaign(&mut play.net, client, candidate);
             play.campaigns.push(begun);
@@ -54,12 +54,12 @@ impl Play {
 
     fn take(&mut self, client: usize) {
         let standings = turn(&mut self.net, client).into_iter().map(|(_, standing)| standing);
-        self.told[client].extend(standings);
+        self.heard[client].extend(standings);
     }
 
-    /// What a candidate was told since the last call, in words.
-    fn told(&mut self, client: usize) -> Vec<String> {
-        std::mem::take(&mut self.told[client]).iter().map(in_words).collect()
+    /// What a candidate heard since the last call, in words.
+    fn heard(&mut self, client: usize) -> Vec<String> {
+        std::mem::take(&mut self.heard[client]).iter().map(in_words).collect()
     }
 
     /// Lets time pass until this candidate leads.
@@ -67,16 +67,16 @@ impl Play {
     fn lead(&mut self, client: usize) -> Lock {
         for _ in 0..40_000 {
             let is_it = |it: &Standing| matches!(it, Standing::Leading(_));
-            if let Some(place) = self.told[client].iter().position(is_it) {
-                let Standing::Leading(lock) = self.told[client].swap_remove(place) else {
+            if let Some(place) = self.heard[client].iter().position(is_it) {
+                let Standing::Leading(lock) = self.heard[client].swap_remove(place) else {
                     unreachable!()
                 };
-                self.told[client].clear();
+                self.heard[client].clear();
                 return lock;
             }
             self.pass(millis(1));
         }
-        panic!("candidate {client} was told {:?}", self.told(client));
+        panic!("candidate {client} heard {:?}", self.heard(client));
     }
 
     fn resign(&mut self, client: usize, pause: Duration) -> Result<(), Error> {
@@ -146,7 +146,7 @@ fn lock_that_is_lost_before_its_term_is_taken_gives_no_term() {
     play.pass(millis(900));
     play.late[0] = false;
     play.take(0);
-    assert_eq!(play.told(0), ["follows nobody"]);
+    assert_eq!(play.heard(0), ["follows nobody"]);
     let third = play.lead(0);
     assert!(third.fence() > first.fence());
 }
@@ -186,10 +186,10 @@ fn loss_and_resign_in_one_turn_end_one_term_and_keep_the_pause() {
         }
         drop(play.resign(0, secs(3)));
         play.pass(millis(10));
-        assert_eq!(play.told(0), ["follows nobody"], "{loss_is_reported}");
+        assert_eq!(play.heard(0), ["follows nobody"], "{loss_is_reported}");
         play.end_term(0);
         play.pass(millis(2900));
-        assert_eq!(play.told(0), [""; 0], "{loss_is_reported}");
+        assert_eq!(play.heard(0), [""; 0], "{loss_is_reported}");
         let _term = play.lead(0);
     }
 }
@@ -210,7 +210,7 @@ fn term_that_is_ended_twice_costs_no_later_term() {
     assert_eq!(key(&play), held);
     play.late[0] = false;
     play.take(0);
-    assert_eq!(in_words(&play.told[0][0]), "follows nobody");
+    assert_eq!(in_words(&play.heard[0][0]), "follows nobody");
     let second = play.lead(0);
     let campaign = play.campaigns[0];
     assert_eq!(play.core(0).term(campaign), Some(&second));
@@ -229,7 +229,7 @@ fn candidate_that_resigns_in_line_leaves_it_for_its_pause() {
     play.end_term(0);
     play.pass(millis(4500));
     assert_eq!(play.look(), Leadership::Nobody);
-    assert_eq!(play.told(1), ["follows web-0", "follows nobody"]);
+    assert_eq!(play.heard(1), ["follows web-0", "follows nobody"]);
     let _term = play.lead(1);
 }
 
@@ -254,15 +254,15 @@ fn request_to_resign_concerns_the_term_that_was_seen_and_no_later_one() {
     let now = play.net.now();
     play.core(0).ask_to_resign(KEY, &seen, secs(3), 0, now).expect("there is room");
     play.pass(millis(1500));
-    assert_eq!(play.told(0), [""; 0]);
+    assert_eq!(play.heard(0), [""; 0]);
     let Leadership::Leader(seen) = play.look() else { panic!("nobody leads") };
     let now = play.net.now();
     play.core(0).ask_to_resign(KEY, &seen, secs(3), 0, now).expect("there is room");
     play.pass(millis(1500));
-    assert_eq!(play.told(0), ["is asked to resign for 3s"]);
+    assert_eq!(play.heard(0), ["is asked to resign for 3s"]);
     play.end_term(0);
     play.pass(millis(2900));
-    assert_eq!(play.told(0), ["follows nobody"], "it does as it was asked");
+    assert_eq!(play.heard(0), ["follows nobody"], "it does as it was asked");
     let _term = play.lead(0);
 }
 
@@ -306,18 +306,18 @@ fn campaign_reports_that_a_permission_was_taken_away_and_goes_on_afterwards() {
         play.net.master_mut(master).suffer(trouble);
     }
     play.pass(5 * TTL);
-    assert_eq!(play.told(0)[0], "follows nobody", "it lost its term");
+    assert_eq!(play.heard(0)[0], "follows nobody", "it lost its term");
     play.end_term(0);
     play.pass(3 * TTL);
     for client in [0, 1] {
-        let told = play.told(client);
-        assert!(told.iter().any(|it| it == "failed"), "{client} was told {told:?}");
+        let heard = play.heard(client);
+        assert!(heard.iter().any(|it| it == "failed"), "{client} heard {heard:?}");
     }
     (0..MASTERS).for_each(|master| play.net.master_mut(master).serve());
     play.pass(secs(15));
-    let told = [play.told(0), play.told(1)].concat();
-    let leads = told.iter().filter(|it| *it == "leads").count();
-    assert_eq!(leads, 1, "{told:?}");
+    let heard = [play.heard(0), play.heard(1)].concat();
+    let leads = heard.iter().filter(|it| *it == "leads").count();
+    assert_eq!(leads, 1, "{heard:?}");
 }
 
 #[test]
@@ -325,25 +325,25 @@ fn observers_of_one_client_are_told_each_change_and_one_may_go() {
     let mut play = Play::new(2);
     let client = add_client(&mut play.net, settings(MASTERS));
     play.late.push(false);
-    play.told.push(Vec::new());
+    play.heard.push(Vec::new());
     play.pass(millis(50));
     let now = play.net.now();
     let core = play.core(client);
     let [one, _other] = [0, 1].map(|data| core.observe(KEY, data, now).expect("a good name"));
     let _term = play.lead(0);
     play.pass(secs(2));
-    assert_eq!(play.told(client).concat(), "sees web-0".repeat(2));
+    assert_eq!(play.heard(client).concat(), "sees web-0".repeat(2));
     let now = play.net.now();
     play.core(client).withdraw(one, now);
     play.resign(0, secs(60)).expect("it leads");
     play.end_term(0);
     let _term = play.lead(1);
     play.pass(secs(2));
-    assert_eq!(play.told(client).last().map(|it| &**it), Some("sees web-1"));
+    assert_eq!(play.heard(client).last().map(|it| &**it), Some("sees web-1"));
     play.resign(1, secs(60)).expect("it leads");
     play.end_term(1);
     play.pass(secs(2));
-    assert_eq!(play.told(client), ["sees Nobody"]);
+    assert_eq!(play.heard(client), ["sees Nobody"]);
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn caller_that_never_ends_its_term_blocks_only_itself() {
     assert!(second.fence() > first.fence());
     play.net.client_mut(0).cut_off.fill(false);
     play.pass(secs(30));
-    assert_eq!(play.told(0), ["follows nobody", "follows web-1"]);
+    assert_eq!(play.heard(0), ["follows nobody", "follows web-1"]);
     assert_eq!(play.look().leader().and_then(|it| it.next()), None, "it does not ask");
     play.end_term(0);
     play.pass(secs(1));

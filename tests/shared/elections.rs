@@ -10,6 +10,9 @@ use redlatch::{Candidate, ClosedReason, ConfigError, Error, Leader, Leadership, 
 
 const NAME: &str = "scheduler";
 
+/// Where the leader writes its term and its address.
+const NOTE: &str = "redlatch:leader:{scheduler}";
+
 /// A client that trusts these new servers: an election needs the restart guard.
 fn trusting(fleet: &Fleet) -> SharedClient {
     let config = || Config::new(fleet.urls()).expect("good addresses").node_timeout(5 * SECOND);
@@ -173,11 +176,28 @@ fn leader_that_is_asked_to_resign_gives_its_term_up() {
     assert_eq!(fleet[0].get(NAME), Some(term.token().to_string().into_bytes()));
     drop(term);
     let after = lead(&mut second);
-    // The same request again is for a leader that is gone.
+    // The same request again is for a leader that is gone: the present one reads it with the look
+    // in which it writes its note anew, and goes on.
     observer.ask_to_resign(&leader, SECOND).wait().unwrap();
-    std::thread::sleep(2 * SECOND);
+    for _ in 0..2 {
+        let left = fleet[0].pttl(NOTE);
+        eventually(SOON, "the leader looks once more", || fleet[0].pttl(NOTE) > left);
+    }
     after.check().unwrap();
     follow(&mut first, "second");
+}
+
+#[test]
+fn term_ends_at_the_longest_hold_of_its_election() {
+    let (_fleet, client) = fleet_and_trusting_client(3);
+    let election = election(&client).max_hold(millis(500));
+    let mut me = election.campaign(Candidate::named("me")).unwrap();
+    let term = lead(&mut me);
+    let why = term.lost().wait();
+    assert!(matches!(why, Error::Lost { reason: LostReason::MaxHold, .. }), "{why}");
+    let before = term.number();
+    drop(term);
+    assert!(lead(&mut me).number() > before);
 }
 
 #[test]
@@ -214,7 +234,7 @@ fn future_of_a_change_that_is_dropped_loses_no_change() {
 }
 
 #[test]
-fn candidate_without_the_right_to_lock_is_told_so_and_leads_once_it_has_the_right() {
+fn candidate_without_the_right_to_lock_gets_an_error_and_leads_once_it_has_the_right() {
     let (fleet, client) = fleet_and_trusting_client(1);
     let election = Election::of(&client, NAME).ttl(millis(200));
     fleet[0].command(&["ACL", "SETUSER", "default", "resetkeys", "~redlatch:node"]);

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn resign_ends_cmd_and_another_candidate_leads() {
     let (fleet, desk) = vouched();
-    let script = "trap 'echo told > told; exit 0' TERM; echo up > up-1; \
+    let script = "trap 'echo stopped > stopped; exit 0' TERM; echo up > up-1; \
         while [ -e up-1 ]; do sleep 0.05; done";
     let first = CandidateProcess::start(&fleet, &desk, "web-1", &[], script);
     let term = first.terms(&desk, 1)[0];
@@ -16,7 +16,7 @@ fn resign_ends_cmd_and_another_candidate_leads() {
     let ended = run(&mut on(&fleet, &["resign", "--pause", "1h", "scheduler"])).with_code(0);
     let start = "scheduler: web-1@web-1:80 has stepped down; ";
     assert!(ended.out.starts_with(start) && ended.errors.is_empty(), "{ended:?}");
-    assert_eq!(desk.lines("told"), ["told"]);
+    assert_eq!(desk.lines("stopped"), ["stopped"]);
     assert!(second.terms(&desk, 1)[0] > term);
     leader_is(&fleet, "web-2 at web-2:80 leads");
     for event in ["asked_to_resign", "pausing"] {

@@ -405,7 +405,7 @@ impl Campaign {
         }
     }
 
-    /// Reports who leads, if that changed. A candidate is not told that it is unknown who leads.
+    /// Reports who leads, if that changed. That it is unknown is reported to observers only.
     fn report(&mut self, leadership: Leadership) {
         if self.reported.as_ref().is_some_and(|it| it.is_same(&leadership)) {
             return;
