@@ -180,8 +180,8 @@ fn leader_that_is_asked_to_resign_gives_its_term_up() {
     // in which it writes its note anew, and goes on.
     observer.ask_to_resign(&leader, SECOND).wait().unwrap();
     for _ in 0..2 {
-        let left = fleet[0].pttl(NOTE);
-        eventually(SOON, "the leader looks once more", || fleet[0].pttl(NOTE) > left);
+        fleet[0].command(&["DEL", NOTE]);
+        eventually(SOON, "the leader looks once more", || fleet[0].get(NOTE).is_some());
     }
     after.check().unwrap();
     follow(&mut first, "second");
