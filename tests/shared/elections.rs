@@ -193,7 +193,8 @@ fn term_ends_at_the_longest_hold_of_its_election() {
     let election = election(&client).max_hold(millis(500));
     let mut me = election.campaign(Candidate::named("me")).unwrap();
     let term = lead(&mut me);
-    let why = term.lost().wait();
+    eventually(SOON, "the term is over", || term.check().is_err());
+    let why = term.check().unwrap_err();
     assert!(matches!(why, Error::Lost { reason: LostReason::MaxHold, .. }), "{why}");
     let before = term.number();
     drop(term);
