@@ -7,6 +7,7 @@
 //! for its own call can drive the client instead of the driver's thread: see the module `driving`.
 
 mod call;
+mod campaigns;
 mod driving;
 mod election;
 mod guard;
