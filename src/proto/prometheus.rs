@@ -147,6 +147,16 @@ impl Text {
         self.round_trips(&labelled);
     }
 
+    /// Writes the gauge `redlatch_leader` for each of these elections: whether the candidate of
+    /// this process leads, as `Campaign::is_leading` says. Call it once for a text.
+    pub fn leaders(&mut self, elections: &[(&str, bool)]) {
+        let name = "redlatch_leader";
+        self.family(name, Kind::Gauge, "Whether this candidate leads the election.");
+        for &(election, leads) in elections {
+            self.sample(name, &[("election", election)], u8::from(leads));
+        }
+    }
+
     fn attempts(&mut self, stats: &Stats) {
         let name = "redlatch_attempts_total";
         self.family(name, Kind::Counter, "Attempts for a lock, by outcome.");
@@ -289,6 +299,7 @@ mod tests {
         let until = NodeState::Quarantined(Instant::default());
         let mut text = Text::default();
         text.client(&stats, &[("a:1", NodeState::Ready), ("b:1", until)]);
+        text.leaders(&[("scheduler", true), ("mail", false)]);
         for line in [
             "redlatch_attempts_total{outcome=\"won\"} 9",
             "# TYPE redlatch_attempts_total counter",
@@ -313,6 +324,8 @@ mod tests {
             "redlatch_node_round_trip_seconds_bucket{node=\"a:1\",le=\"+Inf\"} 2",
             "redlatch_node_round_trip_seconds_sum{node=\"a:1\"} 0.00011",
             "redlatch_node_round_trip_seconds_count{node=\"a:1\"} 2",
+            "redlatch_leader{election=\"scheduler\"} 1",
+            "redlatch_leader{election=\"mail\"} 0",
         ] {
             assert!(text.as_str().lines().any(|it| it == line), "{line}: {}", text.as_str());
         }

@@ -21,6 +21,7 @@ use crate::exec::reports::Reports;
 use crate::exec::stop_schedule::OnLost;
 use crate::lock_wait::QuorumPatience;
 use crate::output::Refusal;
+use crate::presence::Subject;
 use crate::{exit, key_names, nodes};
 use key_names::KeyNames;
 use pauses::Pauses;
@@ -80,7 +81,7 @@ const REPORTED_AFTER: &str = "How long no quorum of nodes can be asked until tha
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
     let job = &options.job;
-    let about = (job.key.key.as_str(), &job.common.output, Stream::Errors);
+    let about = (Subject::Election(&job.key.key), &job.common.output, Stream::Errors);
     ExitCode::from(Reports::around(about, &job.presence, |it| elect(options, it)))
 }
 

@@ -21,6 +21,7 @@ use redlatch::clock;
 use crate::arguments::{Also, Fencing};
 use crate::exit;
 use crate::output::Refusal;
+use crate::presence::Subject;
 use job::{Job, Session, Terms};
 use log::Stream;
 use reports::Reports;
@@ -74,7 +75,7 @@ pub struct Options {
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
     let job = &options.job;
-    let about = (job.key.key.as_str(), &job.common.output, Stream::Errors);
+    let about = (Subject::Lock(&job.key.key), &job.common.output, Stream::Errors);
     ExitCode::from(Reports::around(about, &job.presence, |it| run_under_lock(options, it)))
 }
 

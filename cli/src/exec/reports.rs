@@ -8,7 +8,7 @@ use crate::arguments::Output;
 use crate::event_loop::EventLoop;
 use crate::node_events;
 use crate::output::Refusal;
-use crate::presence::{self, Presence};
+use crate::presence::{self, Presence, Subject};
 
 /// The log and the presence files of one lock.
 pub struct Reports {
@@ -19,12 +19,12 @@ pub struct Reports {
 impl Reports {
     /// Runs a verb with its reports to the end, and returns redlatch's exit code.
     pub fn around(
-        (key, output, objects): (&str, &Output, Stream),
+        (subject, output, objects): (Subject<'_>, &Output, Stream),
         options: &presence::Flags,
         run: impl FnOnce(&mut Reports) -> Result<u8, Refusal>,
     ) -> u8 {
-        let mut log = Log::new(key, output, objects);
-        let code = match Presence::open(key, options) {
+        let mut log = Log::new(subject.key(), output, objects);
+        let code = match Presence::open(subject, options) {
             Err(refusal) => log.refusal(&refusal),
             Ok(presence) => {
                 let mut reports = Reports { log, presence };

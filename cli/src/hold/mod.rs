@@ -26,6 +26,7 @@ use crate::exec::stop_schedule::{default_grace, kill_lead};
 use crate::exec::waiting::{Waited, wait_for_lock};
 use crate::exec::watch::Bound;
 use crate::output::{self, Refusal};
+use crate::presence::Subject;
 use crate::{exit, nodes, presence};
 use input::Input;
 
@@ -77,7 +78,7 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let about = (options.key.key.as_str(), &options.common.output, Stream::Out);
+    let about = (Subject::Lock(&options.key.key), &options.common.output, Stream::Out);
     ExitCode::from(Reports::around(about, &options.presence, |reports| hold(options, reports)))
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use redlatch::prometheus::{Kind, Text};
 use redlatch::{NodeId, NodeState, Stats, clock::Instant};
 
-use super::own_file;
+use super::{Subject, own_file};
 use crate::event_loop::EventLoop;
 use crate::output::{Refusal, error_text};
 use crate::wall_clock;
@@ -46,17 +46,19 @@ pub struct Course {
     ended: Option<Instant>,
     lost: bool,
     exit_code: Option<u8>,
+    /// The lock is that of an election.
+    is_candidate: bool,
     /// The states of the nodes and the library's counters, as they were read last.
     counters: Text,
     now: Instant,
 }
 
 impl Course {
-    pub fn new(key: &str, path: Option<&Path>, now: Instant) -> Course {
+    pub fn new(subject: Subject<'_>, path: Option<&Path>, now: Instant) -> Course {
         let (held, deadline, ended, counters) = (None, None, None, Text::default());
         let (lost, exit_code) = (false, None);
         let name = path.and_then(Path::file_name).unwrap_or_default();
-        let (key, file) = (key.to_owned(), name.to_string_lossy().into_owned());
+        let (key, file) = (subject.key().to_owned(), name.to_string_lossy().into_owned());
         Course {
             key,
             file,
@@ -67,6 +69,7 @@ impl Course {
             ended,
             lost,
             exit_code,
+            is_candidate: matches!(subject, Subject::Election(_)),
             counters,
             now,
         }
@@ -157,6 +160,9 @@ impl Course {
             let name = format!("redlatch_{name}");
             text.family(&name, Kind::Gauge, help);
             text.sample(&name, &[], value);
+        }
+        if self.is_candidate {
+            text.leaders(&[(&self.key, is_held)]);
         }
         text.as_str().to_owned()
     }
@@ -262,7 +268,8 @@ mod tests {
     #[test]
     fn metrics_file_has_counters_only_in_a_run_that_is_long_enough_for_a_rate() {
         let begun = Instant::from_nanos(1_000_000_000);
-        let mut course = Course::new("a\"b", Some(Path::new("/var/lib/jobs/x.prom")), begun);
+        let mut course =
+            Course::new(Subject::Lock("a\"b"), Some(Path::new("/var/lib/jobs/x.prom")), begun);
         let nodes = [("n1:6379", NodeState::Ready)];
         let at = |seconds| begun.saturating_add(Duration::from_secs(seconds));
         course.note(&Stats::default(), &nodes, at(59));

@@ -20,6 +20,24 @@ use metrics_file::{Course, MetricsFile};
 use ready_file::ReadyFile;
 use service_manager::ServiceManager;
 
+/// What the other programs see.
+#[derive(Debug, Clone, Copy)]
+pub enum Subject<'a> {
+    /// The lock of this key.
+    Lock(&'a str),
+    /// The election of this name, whose lock is the leader's.
+    Election(&'a str),
+}
+
+impl<'a> Subject<'a> {
+    /// The key of the lock.
+    pub fn key(self) -> &'a str {
+        match self {
+            Subject::Lock(key) | Subject::Election(key) => key,
+        }
+    }
+}
+
 /// How other programs see the lock.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Presence")]
@@ -56,9 +74,9 @@ impl Presence {
     ///
     /// # Errors
     /// A file cannot be written where it is wanted.
-    pub fn open(key: &str, options: &Flags) -> Result<Presence, Refusal> {
+    pub fn open(subject: Subject<'_>, options: &Flags) -> Result<Presence, Refusal> {
         let metrics = options.metrics_file.as_deref();
-        let course = Course::new(key, metrics, clock::now());
+        let course = Course::new(subject, metrics, clock::now());
         let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
         // The ready file comes second: if both flags name one file, it now has metrics, and so is
         // refused as a ready file.

@@ -41,6 +41,7 @@ fn exported() -> BTreeMap<String, BTreeSet<String>> {
     let nodes: Vec<_> = ["a", "b", "c"].into_iter().zip(client.nodes()).collect();
     let mut text = Text::with_labels(&[("key", "key"), ("file", "file")]);
     text.client(&client.stats(), &nodes);
+    text.leaders(&[("key", true)]);
 
     let fleet = Fleet::start(3);
     let desk = crate::exec::Desk::on(&fleet);

@@ -92,9 +92,11 @@ fn elect_shows_in_each_term_that_it_leads() {
     };
     eventually(LIMIT, "it pauses", || !candidate.named(&desk, "pausing").is_empty());
     metrics("lock_held", " 0");
+    metrics("leader", " 0");
     assert!(!desk.path("ready").exists(), "it does not lead");
     desk.wait_for("up");
     metrics("lock_held", " 1");
+    metrics("leader", "election=\"scheduler\"} 1");
     let id = candidate.running.id().to_string();
     assert_eq!(desk.lines("seen"), [&*id, &*id], "its number is in the ready file in both terms");
 }
