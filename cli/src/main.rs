@@ -56,6 +56,9 @@ fn main() -> ExitCode {
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }
+    if let Some(code) = bench::election::candidate::run_if_asked() {
+        return code;
+    }
     let words = leading::after_verb(std::env::args_os().collect(), variables::command);
     let verb = match variables::parse(words) {
         Ok(arguments) => arguments.verb,

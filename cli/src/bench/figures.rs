@@ -41,7 +41,8 @@ impl Row {
     }
 }
 
-fn latencies(histogram: &Histogram<u64>) -> Value {
+/// The percentiles in microseconds.
+pub fn latencies(histogram: &Histogram<u64>) -> Value {
     let micros = |nanos: u64| json!(rounded(nanos as f64 / 1e3, 1e1));
     let fields = QUANTILES.iter().map(|&(name, _, quantile)| {
         (name.to_owned(), micros(histogram.value_at_quantile(quantile)))

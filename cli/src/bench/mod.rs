@@ -8,6 +8,7 @@ mod chart;
 mod closed;
 mod contended;
 mod driver;
+pub mod election;
 mod figures;
 mod files;
 mod hgrm;
@@ -34,6 +35,7 @@ use crate::{exit, nodes};
 use closed::Closed;
 use contended::Contended;
 use driver::Driver;
+use election::ElectionOptions;
 use figures::Row;
 use files::Files;
 use measure::{Load, Measured, Times, measure};
@@ -53,6 +55,8 @@ Examples:
                                               more and more at once, with a picture
   redlatch bench --rate 500                   500 pairs a second, whatever the nodes do
   redlatch bench --contended --in-flight 8    8 clients that want one key: how long they wait
+  redlatch bench --election -t 10s            8 candidates: how long there is no leader after one
+                                              resigns, is killed, or is stopped
 
 A pair is one lock, taken and given back. Latencies are the client's: they have the network, the \
 nodes, and this program in them. A closed loop (without --rate) begins the next pair when one has \
@@ -108,11 +112,17 @@ pub struct Options {
     pub hgrm: Option<PathBuf>,
 
     #[command(flatten)]
+    pub election: ElectionOptions,
+
+    #[command(flatten)]
     pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
+    if options.election.election {
+        return election::run(options);
+    }
     output::end(bench(options), &options.common.output)
 }
 

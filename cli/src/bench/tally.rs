@@ -31,9 +31,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn new() -> Tally {
-        let empty = Histogram::new_with_bounds(1, LONGEST, DIGITS)
-            .expect("the bounds and the digits are within those of the histogram");
-        Tally { acquire: empty.clone(), release: empty, errors: BTreeMap::new() }
+        Tally { acquire: empty(), release: empty(), errors: BTreeMap::new() }
     }
 
     /// How many pairs ended.
@@ -70,7 +68,13 @@ impl Tally {
     }
 }
 
-fn record(histogram: &mut Histogram<u64>, took: Duration) {
+/// A histogram of latencies in nanoseconds.
+pub fn empty() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST, DIGITS)
+        .expect("the bounds and the digits are within those of the histogram")
+}
+
+pub fn record(histogram: &mut Histogram<u64>, took: Duration) {
     histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1));
 }
 

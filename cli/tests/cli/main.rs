@@ -13,6 +13,7 @@
 mod support;
 
 mod bench;
+mod bench_election;
 mod configuration;
 mod contrib;
 mod contrib_kubernetes;
