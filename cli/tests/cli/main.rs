@@ -21,6 +21,7 @@ mod debian;
 mod demo;
 mod doctor;
 mod elect;
+mod elect_faults;
 mod elections;
 #[cfg(feature = "tls")]
 mod encrypted;
