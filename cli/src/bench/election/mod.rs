@@ -46,8 +46,8 @@ const OF_PAIRS: [&str; 7] = ["contended", "rate", "in_flight", "keys", "duration
 pub struct ElectionOptions {
     /// Candidates of an election: how long until the next one leads
     ///
-    /// Each candidate is a process. The leader resigns, is killed, or is stopped, and is then
-    /// started anew.
+    /// Each candidate is a process. The leader resigns, is killed or is stopped; a process that was
+    /// killed or stopped is then started anew.
     #[arg(long, conflicts_with_all = OF_PAIRS)]
     pub election: bool,
 
