@@ -11,9 +11,10 @@
 //! copy". With two copies in a run it would also have to say of which node each is.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, OnceLock};
 
-use redlatch::proto::fingerprint::{hash_of, mix};
+use redlatch::proto::fingerprint::{MixHasher, hash_of, mix};
 use redlatch::proto::{Coordinator, Instant, LockToken};
 use redlatch::testing::inside::Planned;
 use redlatch::testing::master::{Master, Restart};
@@ -81,8 +82,11 @@ pub const fn master_seed(node: usize) -> u64 {
     node as u64 + 1
 }
 
-fn known() -> &'static HashMap<Vec<u8>, Known> {
-    static KNOWN: OnceLock<HashMap<Vec<u8>, Known>> = OnceLock::new();
+/// What is known of each text.
+type KnownTexts = HashMap<Vec<u8>, Known, BuildHasherDefault<MixHasher>>;
+
+fn known() -> &'static KnownTexts {
+    static KNOWN: OnceLock<KnownTexts> = OnceLock::new();
     KNOWN.get_or_init(|| {
         let pairs = (0..CLIENTS).flat_map(|c| (0..TOKENS).map(move |s| (c, s)));
         let tokens = pairs.flat_map(|(client, serial)| {

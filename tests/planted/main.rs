@@ -9,8 +9,10 @@
 //! ```
 //!
 //! The copy is `target/planted/tree`. It is built in `target/planted/build`, once for all faults:
-//! the variable `PLANTED_FAULT` switches one on. The copy has the files of the work tree, also
-//! those that are not committed, and the same `Cargo.lock`; the build needs no network.
+//! the variable `PLANTED_FAULT` switches one on. It must not be built in `target`: cargo gives the
+//! two trees the same names there, and could take the library of one for that of the other. The
+//! copy has the files of the work tree, also those that are not committed, and the same
+//! `Cargo.lock`; the build needs no network.
 //!
 //! The hazard is a check that fails for another reason than the fault. So the search, the
 //! simulation and the tests of the core also run in the copy without a fault, and have to pass
@@ -22,6 +24,9 @@ mod patch;
 mod tree;
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use patch::Patch;
@@ -146,14 +151,24 @@ fn planted_faults_are_found() {
     assert_passes(&tree, "model", "every_order_of_events_within_small_bounds_is_safe");
     assert_passes(&tree, "sim", "no_even_seed_finds_two_holders_or_anything_left");
     let only = std::env::var("PLANTED_ONLY").unwrap_or_default();
-    let mut missed = Vec::new();
-    for (fault, breaks, checks) in FAULTS.into_iter().filter(|fault| fault.0.contains(&only)) {
-        for &check in checks {
+    let faults = FAULTS.into_iter().filter(|fault| fault.0.contains(&only));
+    let wanted: Vec<_> = faults
+        .flat_map(|(fault, breaks, checks)| checks.iter().map(move |&check| (fault, breaks, check)))
+        .collect();
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let look = || {
+        while let Some(&(fault, breaks, check)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
             if !finds(&tree, check, fault, breaks) {
-                missed.push((fault, check));
+                missed.lock().expect("no thread panics with it").push((fault, check));
             }
         }
-    }
+    };
+    // Most checks have one thread. A thread that panics makes the scope panic.
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, |count| count.get().min(4));
+        (0..threads).for_each(|_| drop(scope.spawn(look)));
+    });
+    let missed = missed.into_inner().expect("no thread panics with it");
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
@@ -171,8 +186,10 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     let time = start.elapsed();
     // The result lines of these runs are left out, so that no script adds them to the results of
     // the tests.
-    output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
-    println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
+    let lines = output.lines().filter(|it| !it.contains("test result:"));
+    let text: String = lines.map(|it| format!("{it}\n")).collect();
+    // One call, because checks of other threads print as well.
+    println!("{text}{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
     found
 }
 
