@@ -248,8 +248,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 
 #[test]
 fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
-    let mut bench = Bench::quiet(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     bench.core.auto_extend(&lock, at_most_an_hour(), bench.now).unwrap();
     bench.answer_to(["CLIENT", "PTTL"], [0], "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
@@ -307,7 +306,7 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
 
 #[test]
 fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     let bound = Duration::from_secs(5);
     let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(bound));
     bench.now = bench.now.saturating_add(bound - Duration::from_micros(2_500));
@@ -321,7 +320,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
 
 #[test]
 fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     bench.answer(0..3, YES);
@@ -332,7 +331,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
 
 #[test]
 fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     let _ = acquire_kept(&mut bench, 3, at_most_an_hour());
     pass_in_steps(&mut bench, TTL / 3 - millis(10));
     (0..3).for_each(|node| bench.reply(node, &write_notification("k")));

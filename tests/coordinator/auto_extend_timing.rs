@@ -56,9 +56,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 
 #[test]
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     pass_granting_all(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
@@ -164,9 +162,7 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
 #[test]
 fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         let deadline = bench.core.deadline(&lock).expect("it is held");
         bench.pass(deadline.saturating_since(bench.now) - left);
         bench.core.extend(&lock, TTL, 5, bench.now).unwrap();
@@ -311,9 +307,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 fn auto_extend_renews_by_the_ttl_of_the_caller() {
     // An extend to less than is left prolongs nothing, and does not change the ttl of renewals.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         extend(&mut bench, &lock, extended_to);
         bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
         assert_eq!(pass_granting_all(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
@@ -322,9 +316,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 
 #[test]
 fn auto_extend_registers_the_key_once() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
     bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     assert!(named(&mut bench));
@@ -334,9 +326,7 @@ fn auto_extend_registers_the_key_once() {
 
 #[test]
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     bench.pass(millis(100));
     bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     bench.assert_sent(0..3, ["CLIENT", "PTTL"]);

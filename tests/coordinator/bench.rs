@@ -522,6 +522,26 @@ impl Bench {
         self.won()
     }
 
+    /// As `hold`, with the grants of a majority, after which the other nodes grant it, too.
+    pub fn hold_everywhere(&mut self) -> Lock {
+        let (nodes, majority) = (self.info.len(), self.info.len() / 2 + 1);
+        let lock = self.hold(&Vec::from_iter(0..majority));
+        self.answer(majority..nodes, "+OK\r\n");
+        lock
+    }
+
+    /// These nodes and a lock, as `hold` acquires it.
+    pub fn with_lock(mut self, granting: &[usize]) -> (Bench, Lock) {
+        let lock = self.hold(granting);
+        (self, lock)
+    }
+
+    /// These nodes and a lock, as `hold_everywhere` acquires it.
+    pub fn with_lock_everywhere(mut self) -> (Bench, Lock) {
+        let lock = self.hold_everywhere();
+        (self, lock)
+    }
+
     /// The lock that the next request to end has brought.
     #[track_caller]
     pub fn won(&mut self) -> Lock {

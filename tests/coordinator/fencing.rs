@@ -289,7 +289,7 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
 #[test]
 fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
-        let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
+        let mut bench = Bench::quiet(3);
         // The node has the wrong clock from the handshake on, so the client sees no jump.
         bench.lose(0);
         bench.pass(millis(600));
@@ -462,8 +462,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
 
 #[test]
 fn queued_fenced_request_is_fenced_when_its_turn_comes() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     let asked = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL).fenced(), 5, bench.now);
     asked.expect("it waits in the queue");
     bench.core.release_nowait(&lock, bench.now);
@@ -477,8 +476,7 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
 
 #[test]
 fn plain_lock_has_no_fence_and_runs_no_fenced_script() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     assert_eq!(lock.fence(), None);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let command = script(&mut bench, 0);

@@ -9,8 +9,7 @@ fn token() -> LockToken {
 
 #[test]
 fn hand_off_ends_renewals_and_releases_nothing() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.core.auto_extend(&lock, AutoExtend::extensions(9), bench.now).unwrap();
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     let given = lock.token();
@@ -28,8 +27,7 @@ fn hand_off_ends_renewals_and_releases_nothing() {
 
 #[test]
 fn hand_off_leaves_a_record_until_the_last_grant_of_the_acquire_has_come() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     assert!(bench.core.into_token(lock, bench.now).is_some());
     assert_eq!(bench.core.open_records(), 1, "node 2 has not answered");
     bench.sent(2);

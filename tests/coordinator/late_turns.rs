@@ -152,9 +152,7 @@ fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
 #[test]
 fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         let left = bench.core.remaining(&lock, bench.now);
         // The client reads the answer 1 ms before the deadline, at the deadline, or a ttl after it.
         let late = if sent { left - late } else { left + late };
@@ -175,9 +173,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 
 #[test]
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));

@@ -229,8 +229,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
             .collect();
         let mut bench = Bench::of_settings(three_nodes(), &markers, NOW);
         (0..3).for_each(|node| drop(bench.connect(node)));
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let lock = bench.hold_everywhere();
         bench.markers[2] = found.map(|found| match found.as_str() {
             "SWAPPED" => {
                 markers[2].clone().unwrap().replace(&(MICROS - 2 * MINUTE).to_string(), "17")

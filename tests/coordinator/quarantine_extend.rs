@@ -80,8 +80,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_flush_during_the_acquire
 
 #[test]
 fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_lost() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     // The node restarts without its keys, and the SET of the old connection may have come after
     // that. The client sees only that it is another process.
@@ -91,8 +90,7 @@ fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_
 
 #[test]
 fn extend_counts_a_key_that_survived_what_the_node_forgot() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], "+OK\r\n");
     bench.reply(2, FLUSH);
     // This client's key was there before and after the flush, so no other client had the key.
@@ -101,8 +99,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
 
 #[test]
 fn extend_counts_a_key_found_on_a_trusted_node_though_the_reply_to_set_was_lost() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reconnect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
@@ -159,8 +156,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
 
 #[test]
 fn a_node_that_granted_after_a_flush_is_no_holder() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1]);
@@ -168,8 +164,7 @@ fn a_node_that_granted_after_a_flush_is_no_holder() {
 
 #[test]
 fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], "_\r\n");
     // An operator makes node 2 a copy of node 0, so it has this client's key and not the rival's.
     restart_empty(&mut bench);
@@ -192,8 +187,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
     for noticed in ["while the node is trusted", "in quarantine"] {
         let mut bench = bench();
         // The clock of node 2 jumped before the SET, so the rival's key expired too early.
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let lock = bench.hold_everywhere();
         bench.pass(Duration::from_secs(5));
         bench.assert_sent(0..3, ["TIME"]);
         if noticed == "in quarantine" {
@@ -211,8 +205,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
 
 #[test]
 fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reconnect(2);
     bench.sent(2);
@@ -226,8 +219,7 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
 
 #[test]
 fn a_node_that_was_healed_in_quarantine_is_a_holder_when_that_is_over() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = bench().with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], &format!("+OK\r\n{FLUSH}"));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_each([":1\r\n", ":1\r\n", ":0\r\n"].into_iter().enumerate());

@@ -70,8 +70,7 @@ fn a_shorter_extend_does_not_end_a_pending_release_earlier() {
 
 #[test]
 fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
-    let mut bench = Bench::with(1, without_probes);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::with(1, without_probes).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer([0], ":1\r\n");
     bench.pass(Duration::from_secs(30));
@@ -81,9 +80,7 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
 
 #[test]
 fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
-    let mut bench = Bench::with(3, without_probes);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::with(3, without_probes).with_lock_everywhere();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer(0..3, "-BUSY a script runs\r\n");
     bench.pass(Duration::from_secs(20));
@@ -97,8 +94,7 @@ fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
 
 #[test]
 fn close_does_not_release_a_lock_that_is_being_extended() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.sent(0);
     bench.core.close(bench.now);
@@ -108,8 +104,7 @@ fn close_does_not_release_a_lock_that_is_being_extended() {
 
 #[test]
 fn close_repeats_a_release_by_its_source() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.release(lock, 2, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"]);
     bench.core.close(bench.now);
@@ -222,8 +217,7 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
             (0..3).for_each(|node| drop(bench.sent(node)));
             bench.core.cancel(op, bench.now);
         } else {
-            let lock = bench.hold(&[0, 1]);
-            bench.answer([2], "+OK\r\n");
+            let lock = bench.hold_everywhere();
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..3).for_each(|node| drop(bench.sent(node)));
             if what == "given away" {

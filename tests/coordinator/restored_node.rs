@@ -200,8 +200,7 @@ fn late_answer_to_an_earlier_extend_proves_the_key_for_that_extend_only() {
 
 #[test]
 fn late_grant_proves_the_key_for_the_acquire_only() {
-    let mut bench = patient();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = patient().with_lock(&[0, 1]);
     leave_unanswered(&mut bench, 2, "SET");
     bench.pass(Duration::from_secs(4));
     assert!(extended_by(&mut bench, &lock, &[0, 1]));
