@@ -139,8 +139,7 @@ fn counters_and_events_follow_connections_and_pending_releases() {
     let dropped = |event: &&NodeEvent| matches!(event, NodeEvent::PendingReleasesDropped { .. });
     assert_eq!(events.iter().find(dropped), None, "none was dropped");
     let mut bench = Bench::quiet(3);
-    bench.lose(1);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(1);
     std::iter::from_fn(|| bench.core.poll_node_event()).for_each(drop);
     bench.connect(1);
     let sent = std::iter::from_fn(|| bench.core.poll_node_event())

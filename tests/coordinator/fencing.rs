@@ -45,8 +45,7 @@ pub fn votes(bench: &mut Bench, votes: impl IntoIterator<Item = (usize, u64)>) {
 /// An acquire for which node 1 voted less than node 0. So the client writes node 0's vote, 6, back
 /// to node 1.
 fn undecided() -> Bench {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     votes(&mut bench, [(0, 6), (1, 2)]);
     bench
 }
@@ -56,6 +55,20 @@ pub fn hold(bench: &mut Bench, of_first: &[u64]) -> Lock {
     ask(bench);
     votes(bench, of_first.iter().copied().enumerate());
     bench.won()
+}
+
+/// So many nodes that were asked for the lock.
+fn asked(nodes: usize) -> Bench {
+    let mut bench = Bench::new(nodes);
+    ask(&mut bench);
+    bench
+}
+
+/// So many nodes, and a lock as `hold` acquires it.
+pub fn held(nodes: usize, of_first: &[u64]) -> (Bench, Lock) {
+    let mut bench = Bench::new(nodes);
+    let lock = hold(&mut bench, of_first);
+    (bench, lock)
 }
 
 /// Acquires with these votes of all nodes, and releases. After that the nodes know the script.
@@ -77,8 +90,7 @@ pub fn release(bench: &mut Bench, lock: &Lock) {
 
 #[test]
 fn fence_of_equal_votes_takes_one_round_trip() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     let command = script(&mut bench, 0);
     assert_eq!(command[0], "EVAL", "the first time on a connection the node gets the source");
     assert!(runs(&command, ACQUIRE));
@@ -103,8 +115,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
 
 #[test]
 fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
     bench.answer(0..3, ":1\r\n");
@@ -145,8 +156,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
 #[test]
 fn fence_whose_write_back_finds_another_token_is_no_fence() {
     for found in [":-2\r\n", ":-3\r\n"] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
+        let mut bench = asked(3);
         script(&mut bench, 2);
         bench.reply(2, ":-1\r\n");
         votes(&mut bench, [(0, 6), (1, 2)]);
@@ -179,8 +189,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
 
 #[test]
 fn fence_is_not_written_back_at_the_deadline() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     script(&mut bench, 0);
     script(&mut bench, 1);
     vote(&mut bench, 0, 6);
@@ -291,8 +300,7 @@ fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
         let mut bench = Bench::quiet(3);
         // The node has the wrong clock from the handshake on, so the client sees no jump.
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.skew_micros[0] = skew * 1_000_000;
         bench.connect(0);
         bench.pass(millis(62_000));
@@ -345,8 +353,7 @@ fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
 
 #[test]
 fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 3)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
@@ -368,8 +375,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
 
 #[test]
 fn heal_of_a_fenced_lock_raises_the_counter() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":-2\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
@@ -393,8 +399,7 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
 #[test]
 fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
-        let mut bench = Bench::new(3);
-        let lock = hold(&mut bench, &[7, 7]);
+        let (mut bench, lock) = held(3, &[7, 7]);
         votes(&mut bench, [(2, 7)]);
         bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
         let marks = bench.sent(2).len();
@@ -419,8 +424,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
 
 #[test]
 fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     for replies in [[":1\r\n"; 3], [""; 3]] {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -438,14 +442,12 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
 #[test]
 fn vote_that_no_counter_can_have_is_no_vote() {
     for bad in [":0\r\n", ":9007199254740993\r\n", "+OK\r\n", "*1\r\n:7\r\n"] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
+        let mut bench = asked(3);
         script(&mut bench, 0);
         bench.reply(0, bad);
         assert!(!bench.node_state(0).is_connected(), "{bad:?}");
     }
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     let foreign = [
         "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
         "-ERR the fencing counter is not a number\r\n",

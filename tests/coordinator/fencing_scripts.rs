@@ -2,13 +2,12 @@
 
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 
-use super::fencing::{ask, give_back, hold, release, runs, script, vote, votes};
+use super::fencing::{ask, give_back, held, hold, release, runs, script, vote, votes};
 use super::*;
 
 #[test]
 fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
     bench.answer(0..3, ":1\r\n");

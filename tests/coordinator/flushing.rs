@@ -43,7 +43,7 @@ fn the_last_flush_of_many_checks_a_lock_that_was_granted_between_them() {
             settings.restart_guard = RestartGuard::Off;
         });
         (0..2).for_each(|node| bench.reply(node, FLUSHED));
-        let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+        let (mut bench, lock) = kept(bench, AutoExtend::at_most(TTL * 100));
         (0..2).for_each(|node| bench.reply(node, FLUSHED));
         bench.pass(Duration::ZERO);
         assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "it waits a little");

@@ -69,8 +69,7 @@ fn a_node_that_answers_too_slowly_becomes_suspect() {
 
 #[test]
 fn a_round_waits_for_answers_to_questions_that_were_written_late() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     // The caller's thread did not run for 500 ms. The requests are written only now, so no node can
     // have answered them.
     bench.now = bench.now.saturating_add(millis(500));

@@ -8,8 +8,7 @@ use super::*;
 
 #[test]
 fn release_of_an_unanswered_set_follows_on_its_connection() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     bench.answer_to(["SET"], [0], "+OK\r\n");
     bench.pass(millis(50));
     bench.no_quorum();
@@ -42,8 +41,7 @@ fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
 
 #[test]
 fn release_is_pending_after_an_error_and_not_after_a_denial() {
-    let mut bench = Bench::new(5);
-    bench.acquire();
+    let mut bench = Bench::new(5).with_request();
     let replies =
         ["-OOM full\r\n", "-UPSTREAM timeout\r\n", "-LOADING wait\r\n", "_\r\n", "+OK\r\n"];
     let mut with_release = Vec::new();
@@ -90,11 +88,9 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
 
 #[test]
 fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     (0..3).for_each(|node| drop(bench.sent(node)));
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     let sent: Vec<String> = bench.connect(0).into_iter().map(|command| command.join(" ")).collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
@@ -133,11 +129,9 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
 
 #[test]
 fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
-    let mut bench = Bench::new(1);
-    bench.acquire();
+    let mut bench = Bench::new(1).with_request();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2);
     bench.reply(0, "-NOPERM not you\r\n:0\r\n");
@@ -156,8 +150,7 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
 fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
     for has_no_id in [false, true] {
         let mut bench = Bench::new(3);
-        bench.lose(2);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(2);
         bench.has_no_connection_ids = has_no_id;
         bench.connect(2);
         bench.has_no_connection_ids = false;
@@ -200,8 +193,7 @@ fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool)
 fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
     for has_no_connection_ids in [false, true] {
         let mut bench = Bench::new(1);
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.has_no_connection_ids = has_no_connection_ids;
         bench.connect(0);
         release_after_another_process_answered(bench);
@@ -211,8 +203,7 @@ fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
 fn release_after_another_process_answered(mut bench: Bench) {
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     bench.set_info(0, &INFO_OLD.replace('R', "S"));
     let sent = bench.connect(0);

@@ -84,8 +84,7 @@ fn error_of_nodes_that_just_started_says_how_long_that_will_last() {
 #[test]
 fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "+OK\r\n");
     bench.reply(0, flush);

@@ -169,8 +169,7 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
     });
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2, "the end of the earlier connection, and the release");
     bench.pass(millis(50));

@@ -16,8 +16,7 @@ fn assert_rejected(bench: &Bench, node: usize) {
 
 #[test]
 fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     bench.assert_sent(0..3, ["SET"]);
     bench.reply(2, READONLY);
     assert_rejected(&bench, 2);

@@ -16,14 +16,6 @@ fn reporting(nodes: usize) -> Bench {
     bench
 }
 
-/// Acquires a kept lock on all nodes.
-fn acquire_kept(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
-    let wait = Duration::ZERO;
-    bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
-    bench.answer(0..nodes, "+OK\r\n+OK\r\n:9999\r\n");
-    bench.won()
-}
-
 /// Takes all updates.
 fn updates(bench: &mut Bench) -> Vec<LockUpdate> {
     let updates: Vec<_> = std::iter::from_fn(|| bench.core.poll_lock_update()).collect();
@@ -103,8 +95,7 @@ fn lock_update_alone_reports_the_loss_of_an_auto_extended_lock() {
         (AutoExtend::at_most(TTL * 100), LostReason::Expired),
     ];
     for (terms, reason) in cases {
-        let mut bench = reporting(3);
-        let lock = acquire_kept(&mut bench, 3, terms);
+        let (mut bench, lock) = reporting(3).with_kept_lock(terms);
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(deadline.saturating_since(bench.now) - LOSS_BEFORE);
         let mut reported = updates(&mut bench);
@@ -150,7 +141,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
     for is_kept in [true, false] {
         let mut bench = reporting(3);
         let lock = if is_kept {
-            let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100));
+            let lock = bench.hold_kept(AutoExtend::at_most(TTL * 100));
             bench.core.watch(&lock, bench.now);
             (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it is kept"));
             lock
@@ -209,7 +200,7 @@ fn lock_update_reports_no_loss_if_the_caller_ends_the_lock() {
         for kind in ["kept", "watched", "plain"] {
             let mut bench = reporting(3);
             let lock = match kind {
-                "kept" => acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100)),
+                "kept" => bench.hold_kept(AutoExtend::at_most(TTL * 100)),
                 _ => bench.hold(&[0, 1, 2]),
             };
             if kind == "watched" {
@@ -243,8 +234,7 @@ fn updates_of_locks_that_are_over_take_no_room() {
 /// the same, so the warning still holds.
 #[test]
 fn warning_stays_if_the_terms_of_auto_extend_are_replaced() {
-    let mut bench = reporting(3);
-    let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
+    let (mut bench, lock) = reporting(3).with_kept_lock(AutoExtend::extensions(0));
     bench.pass(TTL * 3 / 4);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
     let updates = updates(&mut bench);
@@ -316,8 +306,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
 #[test]
 fn lock_update_warns_unless_the_lock_was_extended_since() {
     for is_extended in [false, true] {
-        let mut bench = reporting(3);
-        let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
+        let (mut bench, lock) = reporting(3).with_kept_lock(AutoExtend::extensions(0));
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(TTL * 3 / 4);
         assert!(bench.core.has_lock_updates(), "the warning");
@@ -428,7 +417,7 @@ fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
 fn lock_is_expiring_from_the_moment_of_its_warning_on() {
     let mut bench = reporting(3);
     let warns_early = AutoExtend::extensions(0).warn_before(TTL / 2);
-    let lock = acquire_kept(&mut bench, 3, warns_early);
+    let lock = bench.hold_kept(warns_early);
     pass_to_the_warning(&mut bench, &lock, TTL / 2);
     let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     let left = bench.core.remaining(&lock, bench.now);

@@ -105,8 +105,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
         ask_for(&mut bench, data, WAIT);
     });
     // The node connects again with a configuration that the client rejects.
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
     bench.set_info(0, &format!("{INFO_OLD}{evicts}"));
     bench.connect(0);
