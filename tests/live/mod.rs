@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
 use crate::ready;
-use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::support::{Dice, Fleet, Node, SECOND, SOON, despite_stalls, eventually, millis};
 use redlatch::{Client, Config, Engine, Error, Guard, LockOptions, LockUpdateKind};
 use redlatch::{NodeId, NodeState, RestartGuard, clock};
 

@@ -62,14 +62,12 @@ fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     let script = ready::client(config(&fleet).node_timeout(millis(100)));
     let guard = holder.try_lock("a", TTL).unwrap();
     holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let start = Instant::now();
     let error = script.extend_token("a", guard.token(), TTL).unwrap_err();
     println!("two of three stopped: after {:?}: {error}", start.elapsed());
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     script.wait_ready(3);
     drop(script);
     holder.drive(millis(100)).unwrap();
