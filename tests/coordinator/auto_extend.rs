@@ -210,7 +210,7 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 #[test]
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
     let (mut bench, _kept) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
-    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n"));
+    (0..3).for_each(|node| bench.reply(node, FLUSH));
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..3, RENEWAL);
     (0..3).for_each(|node| bench.reply(node, ":0\r\n+OK\r\n:-2\r\n"));

@@ -23,6 +23,9 @@ pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 /// of it.
 pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
+/// With this message a node reports that it was flushed.
+pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                             uptime_in_seconds:86400\r\nrole:master\r\n";
@@ -73,6 +76,11 @@ impl Bench {
     /// Nodes that are not probed in the course of a test.
     pub fn quiet(nodes: usize) -> Bench {
         Bench::with(nodes, |settings| settings.probe_interval = TTL * 300)
+    }
+
+    /// Nodes whose quarantine lasts for the ttl of the locks and its drift.
+    pub fn short_quarantine(nodes: usize) -> Bench {
+        Bench::with(nodes, |settings| settings.max_ttl = TTL)
     }
 
     /// Nodes that refuse to report writes to keys.

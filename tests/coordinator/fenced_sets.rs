@@ -8,7 +8,7 @@ use redlatch::proto::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, RestartGuard};
 
-use crate::bench::{Bench, Command, TTL};
+use crate::bench::{Bench, Command, FLUSH, TTL};
 use crate::fencing_on_masters::{START, World, majorities};
 
 const NOPERM: &str = "-NOPERM this user has no permissions to run the 'evalsha' command\r\n";
@@ -177,7 +177,7 @@ fn votes_for_another_number_of_keys_are_no_votes() {
 #[test]
 fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     let mut bench = Bench::new(3);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.reply(0, FLUSH);
     drop(bench.sent(0));
     ask(&mut bench);
     let sent = bench.sent(0);

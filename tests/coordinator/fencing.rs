@@ -263,11 +263,10 @@ fn second_round_does_not_wait_for_lost_connections() {
 
 #[test]
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
-    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    // First case: node 0 voted for the number, and lost its counter by a flush.
+    // First case: node 0 voted for the number, and lost its counter by a FLUSH.
     let mut bench = undecided();
     script(&mut bench, 1);
-    bench.reply(0, flush);
+    bench.reply(0, FLUSH);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "one node has the number");
     votes(&mut bench, [(2, 6)]);
@@ -275,7 +274,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     // Second case: node 1 is flushed in the second round, and confirms the number after that.
     let mut bench = undecided();
     script(&mut bench, 1);
-    bench.reply(1, &format!("{flush}:1\r\n"));
+    bench.reply(1, &format!("{FLUSH}:1\r\n"));
     bench.lose(2);
     assert!(matches!(bench.refused(), Error::NoQuorum(_)));
 }
@@ -283,7 +282,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
 #[test]
 fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     let mut bench = Bench::new(3);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.reply(0, FLUSH);
     bench.sent(0);
     ask(&mut bench);
     let sent = bench.sent(0);
@@ -401,7 +400,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
         let (mut bench, lock) = held(3, &[7, 7]);
         votes(&mut bench, [(2, 7)]);
-        bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        bench.reply(2, FLUSH);
         let marks = bench.sent(2).len();
         bench.reply(2, &"_\r\n".repeat(marks));
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -433,7 +432,7 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
             bench.reply(node, reply);
         }
     }
-    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    bench.reply(2, &format!("{FLUSH}-NOSCRIPT No matching script.\r\n"));
     let sent = bench.sent(2);
     assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
     assert_eq!(sent.last().unwrap()[..2], ["EVAL", EXTEND.source]);

@@ -75,7 +75,7 @@ fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
     give_back(&mut bench, &[7, 7, 7]);
     ask(&mut bench);
     assert_eq!(script(&mut bench, 2)[0], "EVALSHA");
-    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    bench.reply(2, &format!("{FLUSH}-NOSCRIPT No matching script.\r\n"));
     let sent = bench.sent(2);
     let counts = sent.iter().any(|command| runs(command, ACQUIRE));
     assert!(!counts, "it would create a counter below a number: {sent:?}");

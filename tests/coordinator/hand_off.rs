@@ -235,8 +235,8 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
 fn adopt_does_not_count_a_node_in_quarantine() {
     // The earlier holder may have healed the key on node 0 after this node forgot another client's
     // lock. The client that adopts cannot know that, so the grant of node 0 does not count.
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    let mut bench = Bench::short_quarantine(3);
+    bench.reply(0, FLUSH);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.answer_each([":1\r\n", ":1\r\n", ":-3\r\n"].into_iter().enumerate());

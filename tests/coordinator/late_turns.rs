@@ -1,10 +1,10 @@
 //! Turns that come late. At or after its deadline nothing prolongs a lock, and in each turn the
 //! client handles the losses that are due before it sends renewals.
 
+use super::foreign_writes::WRITTEN;
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
 /// Acquires kept locks on all nodes. Their keys begin with `name`.
@@ -115,7 +115,7 @@ fn assert_lost(bench: &mut Bench, data: u64) {
 #[test]
 fn foreign_write_check_that_comes_late_prolongs_nothing() {
     let (mut bench, _, left) = kept();
-    (0..3).for_each(|node| bench.reply(node, PUSH));
+    (0..3).for_each(|node| bench.reply(node, WRITTEN));
     bench.pass(left);
     assert_nothing_prolongs(&mut bench);
     let last = std::iter::from_fn(|| bench.notice()).last().map(|it| it.kind);

@@ -8,7 +8,6 @@ use redlatch::proto::command::MARK;
 use redlatch::proto::{NodeSettings, Settings};
 use redlatch::{LockOptions, NodeId, RestartGuard, proto::Instant};
 
-pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 /// The time of the nodes at `NOW`, in microseconds since 1970.
 pub const MICROS: u64 = 1_700_001_000_000_000;

@@ -2,7 +2,7 @@
 //! because no notification reports a change of these.
 
 use super::bench::{Command, INFO_REPLID, bulk};
-use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, marker, meet, quarantine_of, settings};
+use super::marker::{MEMORY, MICROS, MINUTE, NOW, marker, meet, quarantine_of, settings};
 use super::*;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, QuarantineReason};

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::millis;
 use redlatch::proto::{KeySet, NodeSettings, Settings};
 use redlatch::testing::master::{Flavor, Trouble};
 use redlatch::testing::net::Net;
@@ -15,10 +16,6 @@ const KEY: &[u8] = b"k";
 const MARKER: &[u8] = b"redlatch:node";
 const TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// The servers that have commands of their own, which differ in their spelling.
 const FLAVORS: [Flavor; 2] = [Flavor::Valkey90, Flavor::Redis84];

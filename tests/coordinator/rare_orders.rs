@@ -253,9 +253,8 @@ fn many_flushes_in_one_read_cost_little_more_than_one() {
     for _ in 0..20_000 {
         bench.acquire();
     }
-    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    let mut took = [1, 65_536 / flush.len()].map(|count| {
-        let bytes = flush.repeat(count);
+    let mut took = [1, 65_536 / FLUSH.len()].map(|count| {
+        let bytes = FLUSH.repeat(count);
         bench.now = bench.now.saturating_add(millis(1));
         let start = std::time::Instant::now();
         bench.reply(0, &bytes);

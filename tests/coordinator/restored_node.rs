@@ -7,7 +7,6 @@ use super::*;
 use redlatch::proto::Action;
 use redlatch::{Lock, NodeId};
 
-const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// With this `max_ttl` a quarantine lasts longer than the ttl of the locks in these tests.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
@@ -133,7 +132,7 @@ fn node_that_forgets_again_in_quarantine_counts_while_its_proof_holds() {
 
 #[test]
 fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let mut bench = Bench::short_quarantine(3);
     bench.reply(2, FLUSH);
     let lock = bench.hold_everywhere();
     for _ in 0..2 {

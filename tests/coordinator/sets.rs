@@ -7,7 +7,7 @@ use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, ReleaseOutcome};
 
-use crate::bench::{Bench, Command, TTL};
+use crate::bench::{Bench, Command, FLUSH, TTL};
 
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 
@@ -291,7 +291,7 @@ fn heal_of_a_set_leaves_a_key_that_another_client_took_there() {
 fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
     let mut bench = Bench::new(3);
     for node in 0..2 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        bench.reply(node, FLUSH);
         drop(bench.sent(node));
     }
     ask(&mut bench, &["a", "b"]);

@@ -4,8 +4,6 @@
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason};
 
-const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-
 /// A bench whose driver asked for updates, and whose nodes are not probed.
 fn reporting(nodes: usize) -> Bench {
     let mut bench = Bench::with(nodes, |settings| {
@@ -153,7 +151,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
             lock
         };
         assert_eq!(bench.core.auto_extended_locks(), 1);
-        (0..2).for_each(|node| bench.reply(node, FLUSHED));
+        (0..2).for_each(|node| bench.reply(node, FLUSH));
         bench.pass(millis(1));
         for node in 0..2 {
             assert_eq!(bench.names(node)[0], "EVALSHA", "{is_kept}");

@@ -2,12 +2,7 @@
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};
-
-fn wrong_token() -> LockToken {
-    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
-}
 
 #[test]
 fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {

@@ -17,10 +17,6 @@ pub fn line_config(fleet: &Fleet) -> Config {
     config(fleet.urls()).hand_over_ttl(HAND_OVER)
 }
 
-pub fn waiting() -> LockOptions {
-    LockOptions::new(TTL).wait(60 * SECOND)
-}
-
 /// Waits until `length` waiters are in the line of each node, or have the key there: the holder may
 /// have it only on a majority.
 #[track_caller]

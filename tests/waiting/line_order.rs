@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use redlatch::Client;
 
-use super::line::{line_config, waiting};
+use super::line::line_config;
 use super::*;
 
 /// The environment variable with the number of rounds, for a long run.

@@ -4,7 +4,7 @@
 use redlatch::Client;
 use redlatch::testing::inside::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
 
-use super::line::{line_config, three, wait_for_line, waiting};
+use super::line::{line_config, three, wait_for_line};
 use super::*;
 use crate::support::{RespClient, Value};
 
