@@ -36,6 +36,22 @@ const PAIRS: u64 = 10_000;
 const LAG: u64 = 2_000;
 const TTL: Duration = Duration::from_secs(10);
 
+/// A node timeout so long that no node counts as silent, which would change the count.
+fn guarded(fleet: &Fleet) -> Config {
+    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
+    config.node_timeout(Duration::from_secs(5))
+}
+
+/// Runs the work several times, and returns by how much this counter grew where it grew least.
+fn fewest_of(times: u32, count: fn() -> u64, mut work: impl FnMut()) -> u64 {
+    let grown = (0..times).map(|_| {
+        let before = count();
+        work();
+        count() - before
+    });
+    grown.min().expect("it ran")
+}
+
 #[test]
 fn allocation_count_is_per_thread() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
@@ -83,14 +99,8 @@ fn engine_allocates_nothing(in_flight: usize) {
         ours.turn_until(|engine| engine.coordinator().open_records() == 0);
     }
 
-    // A buffer grows once more if a node is later than in the warm-up, so the test counts several
-    // times and takes the fewest.
-    let mut fewest = u64::MAX;
-    for _ in 0..5 {
-        let before = allocated();
-        ours.pairs(PAIRS / 5, LAG as usize / 2);
-        fewest = fewest.min(allocated() - before);
-    }
+    // A buffer grows once more if a node is later than in the warm-up.
+    let fewest = fewest_of(5, allocated, || ours.pairs(PAIRS / 5, LAG as usize / 2));
     assert_eq!(fewest, 0, "allocations in {} pairs with {in_flight} in flight", PAIRS / 5);
     ours.end();
 }
@@ -107,9 +117,7 @@ fn the_client_allocates_nothing_with_1_64_and_512_locks_held() {
 
 fn client_allocates_nothing(held: usize) {
     let fleet = Fleet::start(5);
-    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
-    let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
-    let client = ready::client(config);
+    let client = ready::client(guarded(&fleet).restart_guard(RestartGuard::Off));
     let keys: Vec<String> = (0..held).map(|slot| format!("key:{slot:04}")).collect();
     let mut guards = Vec::with_capacity(held);
     let mut pairs = |count: usize| {
@@ -134,13 +142,8 @@ fn client_allocates_nothing(held: usize) {
         pairs(2 * held);
     }
     // A call returns at the majority. If a node is later than in the warm-up, a buffer grows once
-    // more, so the test counts several times and takes the fewest.
-    let mut fewest = u64::MAX;
-    for _ in 0..5 {
-        let before = allocated();
-        pairs(PAIRS as usize / 5);
-        fewest = fewest.min(allocated() - before);
-    }
+    // more.
+    let fewest = fewest_of(5, allocated, || pairs(PAIRS as usize / 5));
     assert_eq!(fewest, 0, "allocations in {} pairs with {held} held", PAIRS / 5);
 }
 
@@ -149,9 +152,7 @@ fn client_allocates_nothing(held: usize) {
 fn a_fenced_pair_and_a_pair_of_eight_keys_allocate_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(3);
-    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
-    let config = config.node_timeout(Duration::from_secs(5)).key_prefix("job:");
-    let client = ready::vouched(config);
+    let client = ready::vouched(guarded(&fleet).key_prefix("job:"));
     ready::wait_ready(&client, 3);
     let eight = KeySet::new((0..8).map(|key| format!("key-{key}"))).expect("a good set");
     let fenced = || {
@@ -166,12 +167,7 @@ fn a_fenced_pair_and_a_pair_of_eight_keys_allocate_nothing() {
     for (what, pair) in [("fenced", &fenced as &dyn Fn()), ("of eight keys", &set)] {
         let pairs = |count: u64| (0..count).for_each(|_| pair());
         pairs(LAG);
-        let mut fewest = u64::MAX;
-        for _ in 0..5 {
-            let before = allocated();
-            pairs(PAIRS / 5);
-            fewest = fewest.min(allocated() - before);
-        }
+        let fewest = fewest_of(5, allocated, || pairs(PAIRS / 5));
         assert_eq!(fewest, 0, "allocations in {} pairs {what}", PAIRS / 5);
     }
 }
@@ -181,10 +177,8 @@ fn a_fenced_pair_and_a_pair_of_eight_keys_allocate_nothing() {
 fn probes_allocate_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(3);
-    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
-    let config = config.node_timeout(Duration::from_secs(5));
-    let client = Client::connect(config.probe_interval(Duration::from_millis(5)));
-    let client = client.expect("good settings");
+    let config = guarded(&fleet).probe_interval(Duration::from_millis(5));
+    let client = Client::connect(config).expect("good settings");
     let probe = |seconds: u64| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(seconds) {
@@ -197,12 +191,8 @@ fn probes_allocate_nothing() {
         of_time.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
     };
     probe(1);
-    let (mut fewest, earlier) = (u64::MAX, asked());
-    for _ in 0..3 {
-        let before = allocated();
-        probe(1);
-        fewest = fewest.min(allocated() - before);
-    }
+    let earlier = asked();
+    let fewest = fewest_of(3, allocated, || probe(1));
     let probes = asked() - earlier;
     println!("{probes} probes of each node, and {fewest} allocations in a third of them");
     assert!(probes >= 30, "it has probed");
@@ -214,9 +204,7 @@ fn probes_allocate_nothing() {
 fn the_shared_client_allocates_nothing() {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(5);
-    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
-    let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
-    let client = ready::shared(config);
+    let client = ready::shared(guarded(&fleet).restart_guard(RestartGuard::Off));
     let pairs = |count: u64, most: usize| {
         for number in 0..count {
             let locked = match number % 3 {
@@ -239,14 +227,8 @@ fn the_shared_client_allocates_nothing() {
         node.cont();
         pairs(1, 0);
     }
-    // The test harness may allocate meanwhile, so the test counts several times and takes the
-    // fewest.
-    let mut fewest = u64::MAX;
-    for _ in 0..5 {
-        let before = allocated_everywhere();
-        pairs(PAIRS / 5, LAG as usize / 2);
-        fewest = fewest.min(allocated_everywhere() - before);
-    }
+    // The test harness may allocate meanwhile.
+    let fewest = fewest_of(5, allocated_everywhere, || pairs(PAIRS / 5, LAG as usize / 2));
     assert_eq!(fewest, 0, "allocations in {} pairs", PAIRS / 5);
 }
 
@@ -263,11 +245,8 @@ struct Ours {
 
 impl Ours {
     fn connect(fleet: &Fleet, in_flight: usize) -> Ours {
-        // The node timeout is so long that no node counts as silent, which would change the count.
-        let config = Config::new(fleet.urls()).expect("the urls of the fleet");
-        let config = config.restart_guard(RestartGuard::Off);
-        let config =
-            config.node_timeout(Duration::from_secs(5)).owner("host:4711/job").key_prefix("job:");
+        let config = guarded(fleet).restart_guard(RestartGuard::Off);
+        let config = config.owner("host:4711/job").key_prefix("job:");
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();

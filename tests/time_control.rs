@@ -25,6 +25,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// clock.
 const SOON: Duration = Duration::from_secs(8);
 
+/// Keeps the clock to this test, and starts three masters.
+fn alone_with_masters() -> (clock::Alone, Masters) {
+    (clock::alone(), Masters::start(3).expect("ports of this machine"))
+}
+
 fn config(masters: &Masters) -> Config {
     // The guard is off because these masters are new. They granted no lock before.
     Config::new(masters.urls()).expect("good addresses").restart_guard(RestartGuard::Off)
@@ -62,8 +67,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, why: LostReason) -> boo
 
 #[test]
 fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let [first, second] = [0, 1].map(|_| Client::connect(config(&masters)).unwrap());
     let guard = first.lock("invoice:42", TTL).unwrap();
 
@@ -82,8 +86,7 @@ fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
 
 #[test]
 fn renewal_keeps_a_lock_for_longer_than_its_ttl() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = SharedClient::connect_blocking(config(&masters)).unwrap();
     let options = LockOptions::new(TTL).auto_extend(HOUR);
     let guard = client.lock("invoice:42", options).wait().unwrap();
@@ -99,8 +102,7 @@ fn renewal_keeps_a_lock_for_longer_than_its_ttl() {
 
 #[test]
 fn loss_is_reported_when_a_majority_does_not_answer_the_renewals() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = SharedClient::connect_blocking(config(&masters)).unwrap();
     let options = LockOptions::new(TTL).auto_extend(HOUR);
     let guard = client.lock("invoice:42", options).wait().unwrap();
@@ -119,8 +121,7 @@ fn loss_is_reported_when_a_majority_does_not_answer_the_renewals() {
 
 #[test]
 fn waiting_client_gets_the_key_when_the_lock_of_a_dead_holder_expires() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let [dead, waiter] = [0, 1].map(|_| Client::connect(config(&masters)).unwrap());
     let ttl = 5 * SECOND; // less than the wait of 10 s, which passes, too
     std::mem::forget(dead.lock("invoice:42", ttl).unwrap());
@@ -136,8 +137,7 @@ fn waiting_client_gets_the_key_when_the_lock_of_a_dead_holder_expires() {
 
 #[test]
 fn frozen_minority_is_suspected_and_delays_nothing() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = Client::connect(config(&masters).node_timeout(10 * SECOND)).unwrap();
     let drive_until = |what: &str, holds: &dyn Fn(&NodeState) -> bool| {
         comes_true(what, || {
@@ -164,8 +164,7 @@ fn frozen_minority_is_suspected_and_delays_nothing() {
 /// Its call sleeps until an hour is over.
 #[test]
 fn advance_wakes_a_blocking_client() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = Client::connect(quiet(&masters)).unwrap();
     client.drive(Duration::from_millis(50)).unwrap();
     let [asleep, awake] = [0, 1].map(|_| Arc::new(AtomicBool::new(false)));
@@ -188,8 +187,7 @@ fn advance_wakes_a_blocking_client() {
 /// The driver had set its timer before the clock advanced.
 #[test]
 fn advance_brings_the_timer_of_a_shared_client_forward() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = SharedClient::connect_blocking(quiet(&masters)).unwrap();
     let guard = client.lock("a", 2 * SOON).wait().unwrap();
     let lost = guard.lost();
@@ -203,8 +201,7 @@ fn advance_brings_the_timer_of_a_shared_client_forward() {
 #[cfg(feature = "tokio")]
 #[test]
 fn advance_wakes_a_task_that_drives() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
         let client = SharedClient::connect_tokio(quiet(&masters)).await.unwrap();
@@ -226,8 +223,7 @@ fn advance_wakes_a_task_that_drives() {
 /// A program with its own poller, which sleeps for as long as the engine says.
 #[test]
 fn advance_wakes_the_poller_of_an_engine() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let (mut poll, mut events) = (mio::Poll::new().unwrap(), mio::Events::with_capacity(16));
     let mut engine =
         redlatch::Engine::new(quiet(&masters), poll.registry(), mio::Token(0)).unwrap();
@@ -264,8 +260,7 @@ fn is_readable(locks: &redlatch::FdEngine, limit: Duration) -> bool {
 #[cfg(target_os = "linux")]
 #[test]
 fn advance_makes_an_fd_engine_readable() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let mut locks = redlatch::FdEngine::new(quiet(&masters)).unwrap();
     locks.batch().acquire("a", LockOptions::new(TTL).auto_extend(HOUR), 7).unwrap();
     let lock = loop {
@@ -290,8 +285,7 @@ fn advance_makes_an_fd_engine_readable() {
 /// Advancing only the masters leaves the clocks of their clients behind.
 #[test]
 fn advance_of_masters_alone_leaves_a_holder_that_notices_nothing() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let client = Client::connect(config(&masters)).unwrap();
     let before = redlatch::clock::now();
     let mut guard = client.lock("a", TTL).unwrap();
@@ -304,8 +298,7 @@ fn advance_of_masters_alone_leaves_a_holder_that_notices_nothing() {
 /// With the restart guard on, the client compares the nodes' clocks with its own.
 #[test]
 fn advance_is_no_jump_of_a_clock_and_ends_a_quarantine() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let guarded = Config::new(masters.urls()).unwrap().max_ttl(TTL);
     let client = Client::connect(guarded).unwrap();
     let ready = || client.nodes().iter().filter(|it| matches!(it, NodeState::Ready)).count();
@@ -328,8 +321,7 @@ fn advance_is_no_jump_of_a_clock_and_ends_a_quarantine() {
 #[cfg(target_os = "linux")]
 #[test]
 fn advance_waits_until_the_masters_have_answered() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
+    let (_alone, masters) = alone_with_masters();
     let mut locks = redlatch::FdEngine::new(config(&masters).node_timeout(SECOND)).unwrap();
     while locks.engine().coordinator().ready().len() < 3 {
         assert!(is_readable(&locks, SOON), "they do not answer");

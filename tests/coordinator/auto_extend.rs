@@ -2,32 +2,12 @@
 //! key, and how the loss is reported.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
+use redlatch::{AutoExtend, LockOptions, LockUpdateKind, LostReason};
 
 /// The commands of a renewal: the extend, and two that register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 /// A node's answers to `RENEWAL`, if it extends the key.
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
-
-/// Acquires a kept lock on all nodes, which answer the registration of the key, too.
-fn acquire_kept(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
-    let wait = Duration::ZERO;
-    let op = bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
-    for node in 0..nodes {
-        assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
-        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
-    }
-    match bench.completion() {
-        Some(done) if done.op == op && done.data == 7 => match done.result {
-            Ok(Outcome::Acquired(lock)) => {
-                assert!(!bench.core.is_open(op), "the request is complete");
-                lock
-            }
-            other => panic!("no lock: {other:?}"),
-        },
-        other => panic!("no lock: {other:?}"),
-    }
-}
 
 fn at_most_an_hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
@@ -67,8 +47,7 @@ fn pass_and_answer_renewal(bench: &mut Bench, nodes: usize) {
 
 #[test]
 fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
-    let mut bench = Bench::quiet(3);
-    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
+    let (mut bench, lock) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
     let first = bench.core.deadline(&lock).unwrap();
     pass_in_steps(&mut bench, millis(3_100));
     assert!(bench.sent(0).is_empty(), "it is early");
@@ -117,7 +96,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
         (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         settings.probe_interval = TTL * 300;
     });
-    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
+    let lock = bench.hold_kept(at_most_an_hour());
     let deadline = bench.core.deadline(&lock).unwrap();
     pass_in_steps(&mut bench, millis(3_500));
     let until_warned = deadline.saturating_since(bench.now).saturating_sub(TTL / 3);
@@ -143,8 +122,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
 
 #[test]
 fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
-    let mut bench = Bench::quiet(1);
-    let lock = acquire_kept(&mut bench, 1, AutoExtend::extensions(1));
+    let (mut bench, lock) = Bench::quiet(1).with_kept_lock(AutoExtend::extensions(1));
     pass_in_steps(&mut bench, millis(3_400));
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
@@ -168,7 +146,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
 fn no_extension_reaches_beyond_max_hold() {
     let mut bench = Bench::quiet(1);
     let start = bench.now;
-    let lock = acquire_kept(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
+    let lock = bench.hold_kept(AutoExtend::at_most(Duration::from_secs(12)));
     let end = start.saturating_add(Duration::from_secs(12));
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
@@ -189,8 +167,7 @@ fn no_extension_reaches_beyond_max_hold() {
 
 #[test]
 fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
-    let mut bench = Bench::quiet(5);
-    let lock = acquire_kept(&mut bench, 5, at_most_an_hour());
+    let (mut bench, lock) = Bench::quiet(5).with_kept_lock(at_most_an_hour());
     bench.pass(millis(10));
     for node in [0, 1] {
         bench.reply(node, &write_notification("k"));
@@ -214,8 +191,7 @@ fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
 
 #[test]
 fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
-    let mut bench = Bench::quiet(3);
-    let _kept = acquire_kept(&mut bench, 3, AutoExtend::extensions(1));
+    let (mut bench, _kept) = Bench::quiet(3).with_kept_lock(AutoExtend::extensions(1));
     let mut extends = 0;
     for _ in 0..100 {
         bench.reply(0, &write_notification("k"));
@@ -233,9 +209,8 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 
 #[test]
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
-    let mut bench = Bench::quiet(3);
-    let _kept = acquire_kept(&mut bench, 3, at_most_an_hour());
-    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n"));
+    let (mut bench, _kept) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
+    (0..3).for_each(|node| bench.reply(node, FLUSH));
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..3, RENEWAL);
     (0..3).for_each(|node| bench.reply(node, ":0\r\n+OK\r\n:-2\r\n"));
@@ -248,8 +223,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 
 #[test]
 fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
-    let mut bench = Bench::quiet(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     bench.core.auto_extend(&lock, at_most_an_hour(), bench.now).unwrap();
     bench.answer_to(["CLIENT", "PTTL"], [0], "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
@@ -261,8 +235,7 @@ fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
 
 #[test]
 fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
-    let mut bench = Bench::quiet(1);
-    let lock = acquire_kept(&mut bench, 1, at_most_an_hour());
+    let (mut bench, lock) = Bench::quiet(1).with_kept_lock(at_most_an_hour());
     let deadline = bench.core.deadline(&lock);
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
     assert_eq!(bench.core.auto_extended_locks(), 1, "the former terms are over");
@@ -293,8 +266,7 @@ fn auto_extend_terms_are_checked_before_anything_is_sent() {
 
 #[test]
 fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
-    let mut bench = Bench::new(3);
-    let _ = acquire_kept(&mut bench, 3, at_most_an_hour());
+    let (mut bench, _) = Bench::new(3).with_kept_lock(at_most_an_hour());
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
@@ -307,9 +279,9 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
 
 #[test]
 fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     let bound = Duration::from_secs(5);
-    let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(bound));
+    let lock = bench.hold_kept(AutoExtend::at_most(bound));
     bench.now = bench.now.saturating_add(bound - Duration::from_micros(2_500));
     let op = bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     let done = bench.completion().expect("nothing can be asked");
@@ -321,8 +293,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
 
 #[test]
 fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
+    let (mut bench, lock) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     bench.answer(0..3, YES);
     let done = bench.completion().expect("the extend of the caller");
@@ -332,8 +303,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
 
 #[test]
 fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _ = acquire_kept(&mut bench, 3, at_most_an_hour());
+    let (mut bench, _) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
     pass_in_steps(&mut bench, TTL / 3 - millis(10));
     (0..3).for_each(|node| bench.reply(node, &write_notification("k")));
     bench.pass(Duration::ZERO);

@@ -32,8 +32,7 @@ fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
 
 #[test]
 fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over() {
-    let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, auto_extend_for_long());
+    let (mut bench, lock) = kept(Bench::quiet(3), auto_extend_for_long());
     for _ in 0..4 {
         pass_granting_all(&mut bench, millis(3_000));
         let left = bench.core.remaining(&lock, bench.now);
@@ -45,8 +44,7 @@ fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over
 
 #[test]
 fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_prolong() {
-    let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, auto_extend_for_long());
+    let (mut bench, lock) = kept(Bench::quiet(3), auto_extend_for_long());
     extend(&mut bench, &lock, TTL * 3);
     assert_eq!(pass_granting_all(&mut bench, TTL * 2), 0, "it had that much anyway");
     assert_eq!(pass_granting_all(&mut bench, TTL / 2), 1);
@@ -56,9 +54,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 
 #[test]
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     pass_granting_all(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
@@ -164,9 +160,7 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
 #[test]
 fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         let deadline = bench.core.deadline(&lock).expect("it is held");
         bench.pass(deadline.saturating_since(bench.now) - left);
         bench.core.extend(&lock, TTL, 5, bench.now).unwrap();
@@ -198,8 +192,7 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
         |bench, lock| assert_eq!(bench.core.into_token(lock, bench.now), None),
     ];
     for give_up in ways {
-        let mut bench = Bench::quiet(3);
-        let lock = kept(&mut bench, AutoExtend::extensions(0));
+        let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::extensions(0));
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - millis(1));
         assert_eq!(bench.loss(), (1, LostReason::Extensions));
@@ -217,8 +210,7 @@ fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
     let ends: [fn(&mut Bench); 2] =
         [|bench| bench.core.close(bench.now), |bench| bench.core.release_all(bench.now)];
     for end in ends {
-        let mut bench = Bench::quiet(3);
-        let lock = kept(&mut bench, AutoExtend::extensions(0));
+        let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::extensions(0));
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - millis(1));
         assert_eq!(bench.names(0), [""; 0], "it is lost, and not released");
@@ -248,8 +240,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
 
 #[test]
 fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
-    let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, auto_extend_for_long());
+    let (mut bench, lock) = kept(Bench::quiet(3), auto_extend_for_long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     // The nodes refused the renewal, so the client sends it again. The warning is due now.
@@ -273,8 +264,7 @@ fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
 
 #[test]
 fn a_warning_that_is_fetched_late_has_the_present_deadline() {
-    let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, auto_extend_for_long());
+    let (mut bench, lock) = kept(Bench::quiet(3), auto_extend_for_long());
     for by in [6_700, 300] {
         bench.pass(millis(by));
         answer(&mut bench, [BUSY; 3]);
@@ -292,8 +282,7 @@ fn a_warning_that_is_fetched_late_has_the_present_deadline() {
 #[test]
 fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it() {
     for in_flight in [false, true] {
-        let mut bench = Bench::quiet(3);
-        let lock = kept(&mut bench, AutoExtend::extensions(1));
+        let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::extensions(1));
         bench.pass(millis(3_400));
         if !in_flight {
             answer(&mut bench, [BUSY; 3]);
@@ -311,9 +300,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 fn auto_extend_renews_by_the_ttl_of_the_caller() {
     // An extend to less than is left prolongs nothing, and does not change the ttl of renewals.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         extend(&mut bench, &lock, extended_to);
         bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
         assert_eq!(pass_granting_all(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
@@ -322,9 +309,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 
 #[test]
 fn auto_extend_registers_the_key_once() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
     bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     assert!(named(&mut bench));
@@ -334,9 +319,7 @@ fn auto_extend_registers_the_key_once() {
 
 #[test]
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     bench.pass(millis(100));
     bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     bench.assert_sent(0..3, ["CLIENT", "PTTL"]);

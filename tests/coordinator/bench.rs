@@ -7,8 +7,8 @@ use std::time::Duration;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
 use redlatch::{
-    Completion, Error, Keys, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
-    NodeState, Op, Outcome, ReleaseOutcome, Report,
+    AutoExtend, Completion, Error, Keys, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason,
+    NodeId, NodeState, Op, Outcome, ReleaseOutcome, Report,
 };
 
 pub const TTL: Duration = Duration::from_secs(10);
@@ -22,6 +22,9 @@ pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 /// The core assumes that, this long after a connection was lost, no node receives any more bytes
 /// of it.
 pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
+
+/// With this message a node reports that it was flushed.
+pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
@@ -73,6 +76,11 @@ impl Bench {
     /// Nodes that are not probed in the course of a test.
     pub fn quiet(nodes: usize) -> Bench {
         Bench::with(nodes, |settings| settings.probe_interval = TTL * 300)
+    }
+
+    /// Nodes whose quarantine lasts for the ttl of the locks and its drift.
+    pub fn short_quarantine(nodes: usize) -> Bench {
+        Bench::with(nodes, |settings| settings.max_ttl = TTL)
     }
 
     /// Nodes that refuse to report writes to keys.
@@ -441,9 +449,14 @@ impl Bench {
 
     /// Loses the connection, and opens the next one after the back-off, as `connect` does.
     pub fn reconnect(&mut self, node: usize) -> Vec<Command> {
+        self.lose_and_back_off(node);
+        self.connect(node)
+    }
+
+    /// Loses the connection, and lets the back-off pass.
+    pub fn lose_and_back_off(&mut self, node: usize) {
         self.lose(node);
         self.pass(Duration::from_millis(600));
-        self.connect(node)
     }
 
     /// Lets time pass, and then lets the core act on the timers that are due.
@@ -520,6 +533,56 @@ impl Bench {
             self.reply(node, "+OK\r\n");
         }
         self.won()
+    }
+
+    /// As `hold`, with the grants of a majority, after which the other nodes grant it, too.
+    pub fn hold_everywhere(&mut self) -> Lock {
+        let (nodes, majority) = (self.info.len(), self.info.len() / 2 + 1);
+        let lock = self.hold(&Vec::from_iter(0..majority));
+        self.answer_to(["SET"], majority..nodes, "+OK\r\n");
+        lock
+    }
+
+    /// Asks for `k`, to be kept. All nodes grant it, and answer the registration of the key, too.
+    #[track_caller]
+    pub fn hold_kept(&mut self, keep: AutoExtend) -> Lock {
+        let op = self.ask(7, LockOptions::once(TTL).auto_extend(keep));
+        // In one write.
+        let registered = "+OK\r\n+OK\r\n:9999\r\n";
+        self.answer_to(["SET", "CLIENT", "PTTL"], 0..self.info.len(), registered);
+        match self.completion() {
+            Some(Completion {
+                op: ended, data: 7, result: Ok(Outcome::Acquired(lock)), ..
+            }) => {
+                assert!(ended == op && !self.core.is_open(op), "the request is complete");
+                lock
+            }
+            other => panic!("no lock: {other:?}"),
+        }
+    }
+
+    /// These nodes and a kept lock, as `hold_kept` acquires it.
+    pub fn with_kept_lock(mut self, keep: AutoExtend) -> (Bench, Lock) {
+        let lock = self.hold_kept(keep);
+        (self, lock)
+    }
+
+    /// These nodes, and a request as `acquire` makes it.
+    pub fn with_request(mut self) -> Bench {
+        self.acquire();
+        self
+    }
+
+    /// These nodes and a lock, as `hold` acquires it.
+    pub fn with_lock(mut self, granting: &[usize]) -> (Bench, Lock) {
+        let lock = self.hold(granting);
+        (self, lock)
+    }
+
+    /// These nodes and a lock, as `hold_everywhere` acquires it.
+    pub fn with_lock_everywhere(mut self) -> (Bench, Lock) {
+        let lock = self.hold_everywhere();
+        (self, lock)
     }
 
     /// The lock that the next request to end has brought.

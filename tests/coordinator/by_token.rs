@@ -111,8 +111,8 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
 
 #[test]
 fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    let mut bench = Bench::short_quarantine(3);
+    bench.reply(0, FLUSH);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     extend(&mut bench, TTL);
     answer(&mut bench, &[":1\r\n", ":1\r\n"]);

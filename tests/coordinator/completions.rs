@@ -4,11 +4,6 @@
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-/// Three nodes that are not probed.
-fn unprobed() -> Bench {
-    Bench::with(3, |settings| settings.probe_interval = 100 * TTL)
-}
-
 #[test]
 fn completion_is_reported_once_and_fetched_by_its_op() {
     let mut bench = Bench::new(3);
@@ -25,7 +20,7 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
 
 #[test]
 fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
-    let mut bench = unprobed().without_lines();
+    let mut bench = Bench::quiet(3).without_lines();
     let op = bench.ask(1, LockOptions::new(TTL).wait(2 * TTL));
     bench.answer_to(["SET"], 0..3, "+OK\r\n");
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
@@ -76,7 +71,7 @@ fn answer_all(bench: &mut Bench) {
 
 #[test]
 fn a_renewal_is_an_update_and_of_several_only_the_last_is_reported() {
-    let mut bench = unprobed();
+    let mut bench = Bench::quiet(3);
     bench.core.report_lock_updates();
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
@@ -90,7 +85,7 @@ fn a_renewal_is_an_update_and_of_several_only_the_last_is_reported() {
 
 #[test]
 fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
-    let mut bench = unprobed();
+    let mut bench = Bench::quiet(3);
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     bench.answer(0..3, ":0\r\n");
@@ -104,8 +99,7 @@ fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
 
 #[test]
 fn release_all_releases_locks_and_ends_requests() {
-    let mut bench = Bench::new(3);
-    let held = bench.hold(&[0, 1, 2]);
+    let (mut bench, held) = Bench::new(3).with_lock(&[0, 1, 2]);
     let kept = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&kept, AutoExtend::extensions(1), bench.now).unwrap();
     bench.acquire();
@@ -127,7 +121,7 @@ fn release_all_releases_locks_and_ends_requests() {
 
 #[test]
 fn release_of_a_lock_drops_the_update_of_its_renewal() {
-    let mut bench = unprobed();
+    let mut bench = Bench::quiet(3);
     bench.core.report_lock_updates();
     let lock = renewed(&mut bench);
     assert!(bench.core.has_lock_updates(), "it waits to be taken");
@@ -144,7 +138,7 @@ fn release_of_a_lock_drops_the_update_of_its_renewal() {
 /// its loop.
 #[test]
 fn renewal_wakes_no_driver_that_did_not_ask_for_later_deadlines() {
-    let mut bench = unprobed();
+    let mut bench = Bench::quiet(3);
     let lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     answer_all(&mut bench);
@@ -154,8 +148,7 @@ fn renewal_wakes_no_driver_that_did_not_ask_for_later_deadlines() {
 
 #[test]
 fn close_releases_neither_handed_off_nor_foreign_locks() {
-    let mut bench = unprobed();
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     let given = bench.core.into_token(lock, bench.now).unwrap();
     bench.core.extend_token(b"theirs", given, TTL, 2, bench.now).unwrap();
     bench.core.inspect(b"any", 3, bench.now).unwrap();

@@ -16,23 +16,20 @@ fn class_of(durations: &Durations) -> Option<Duration> {
 
 #[test]
 fn counters_distinguish_released_lost_and_handed_off_locks() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     assert_eq!(ends(bench.core.stats()), [1, 0, 0, 0]);
     bench.pass(millis(5));
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(ends(bench.core.stats()), [0, 1, 0, 1]);
     assert_eq!(bench.core.stats().holds.total(), millis(5));
 
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.pass(TTL);
     assert_eq!(ends(bench.core.stats()), [0, 0, 1, 1], "its deadline passed");
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(ends(bench.core.stats()), [0, 0, 1, 1], "it was over");
 
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     assert!(bench.core.into_token(lock, bench.now).is_some());
     assert_eq!(ends(bench.core.stats()), [0, 0, 0, 1], "it was given away");
     assert_eq!((bench.core.stats().won, bench.core.stats().waits.count()), (1, 1));
@@ -40,8 +37,7 @@ fn counters_distinguish_released_lost_and_handed_off_locks() {
 
 #[test]
 fn counters_measure_the_wait_from_the_request_to_the_lock() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
     // This client holds the key, so its second request waits in the local queue.
     let before = bench.core.stats().waits.total();
@@ -56,8 +52,7 @@ fn counters_measure_the_wait_from_the_request_to_the_lock() {
 
 #[test]
 fn counters_separate_extends_of_the_caller_from_renewals() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.extend(&lock, TTL, 0..3);
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (1, 0));
 
@@ -79,8 +74,7 @@ fn votes(stats: &Stats, node: usize) -> (u64, u64, u64) {
 
 #[test]
 fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.core.release(lock, 2, bench.now);
     for (node, reply) in ["-NOSCRIPT no\r\n", ":1\r\n", ":-1\r\n"].into_iter().enumerate() {
         bench.answer_to(["EVALSHA"], [node], reply);
@@ -145,8 +139,7 @@ fn counters_and_events_follow_connections_and_pending_releases() {
     let dropped = |event: &&NodeEvent| matches!(event, NodeEvent::PendingReleasesDropped { .. });
     assert_eq!(events.iter().find(dropped), None, "none was dropped");
     let mut bench = Bench::quiet(3);
-    bench.lose(1);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(1);
     std::iter::from_fn(|| bench.core.poll_node_event()).for_each(drop);
     bench.connect(1);
     let sent = std::iter::from_fn(|| bench.core.poll_node_event())

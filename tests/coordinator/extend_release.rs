@@ -6,8 +6,7 @@ use redlatch::{AutoExtend, Lock, LostReason, NodeId, NodeSet};
 
 #[test]
 fn holders_are_reported_beyond_the_majority_that_decided() {
-    let mut bench = Bench::new(5);
-    let lock = bench.hold(&[0, 1, 3]);
+    let (mut bench, lock) = Bench::new(5).with_lock(&[0, 1, 3]);
     let holders = |bench: &Bench, lock: &Lock| -> Vec<usize> {
         bench.core.holders(lock).iter().map(NodeId::index).collect()
     };
@@ -25,8 +24,7 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
 #[test]
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     let mut bench = Bench::with(3, |settings| settings.reset_after = TTL);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let lock = bench.hold_everywhere();
     let before = bench.core.deadline(&lock).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.assert_sent(0..3, ["EVALSHA"]);
@@ -50,8 +48,7 @@ fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
 
 #[test]
 fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwhile() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_to(["EVALSHA"], [0], "-NOSCRIPT No matching script\r\n");
     bench.answer_to(["EVAL"], [0], ":1\r\n");
@@ -73,8 +70,7 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
 
 #[test]
 fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then_on() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     for (data, commands) in [(2, &["EVALSHA", "EVAL"][..]), (3, &["EVAL"])] {
         bench.core.extend(&lock, TTL, data, bench.now).unwrap();
         for command in commands {
@@ -96,8 +92,7 @@ fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then
 
 #[test]
 fn extend_remembers_nodes_that_lost_the_key_until_no_majority_is_left() {
-    let mut bench = Bench::new(5);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::new(5).with_lock(&[0, 1, 2]);
     bench.answer([3, 4], "+OK\r\n");
     for gone in 0..3 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -143,16 +138,14 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
     for (exists, released) in
         [(":1", ReleaseOutcome::TakenByOther), (":0", ReleaseOutcome::AlreadyExpired)]
     {
-        let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
-        let lock = bench.hold(&[0]);
+        let (mut bench, lock) = Bench::of(1, INFO_OLD, delifeq, |_| {}).with_lock(&[0]);
         bench.core.release(lock, 2, bench.now);
         bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
         bench.answer_to(["EXISTS"], [0], &format!("{exists}\r\n"));
         assert_eq!(bench.released(), released);
         bench.assert_idle();
     }
-    let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::of(1, INFO_OLD, delifeq, |_| {}).with_lock(&[0]);
     bench.core.release_nowait(&lock, bench.now);
     bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
     assert!(bench.sent(0).is_empty(), "nobody waits for the difference");
@@ -163,8 +156,7 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
 fn a_native_release_that_did_nothing_is_confirmed_even_if_the_next_answer_is_lost() {
     let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
     for what in ["connection lost", "silence", "refused"] {
-        let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
-        let lock = bench.hold(&[0]);
+        let (mut bench, lock) = Bench::of(1, INFO_OLD, delifeq, |_| {}).with_lock(&[0]);
         bench.core.release(lock, 2, bench.now);
         bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
         assert_eq!(bench.names(0), ["EXISTS"]);
@@ -206,8 +198,7 @@ fn a_native_release_that_is_not_permitted_is_sent_as_a_script() {
 
 #[test]
 fn release_is_repeated_in_time_after_its_connections_are_lost() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
     bench.pass(millis(600));
     bench.core.release(lock, 2, bench.now);
     for node in 0..3 {
@@ -226,8 +217,7 @@ fn release_is_repeated_in_time_after_its_connections_are_lost() {
 
 #[test]
 fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     let first = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.core.cancel(first, bench.now);
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
@@ -253,8 +243,7 @@ fn yes(bench: &mut Bench) {
 
 #[test]
 fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
-    let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let begin = bench.now;
@@ -279,9 +268,7 @@ fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
 
 #[test]
 fn a_node_that_forgot_the_script_gets_it_also_after_the_majority_answered() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::new(3).with_lock_everywhere();
     let extend = |bench: &mut Bench, lock| {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
@@ -306,8 +293,7 @@ fn a_node_that_forgot_the_script_gets_it_also_after_the_majority_answered() {
 /// key, too. The report has to name both nodes.
 #[test]
 fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_each([(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")]);
     bench.lose(0);
@@ -326,9 +312,7 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
 /// repeats only the later one.
 #[test]
 fn extend_of_an_earlier_round_is_not_repeated() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::new(3).with_lock_everywhere();
     for _ in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
@@ -343,8 +327,7 @@ fn extend_of_an_earlier_round_is_not_repeated() {
 
 #[test]
 fn release_waits_for_a_node_whose_connection_is_being_replaced() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.pass(TTL / 2);
     // The connection lasted long, so the client opens the next one without a back-off.
     bench.lose(0);
@@ -363,8 +346,7 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
 
 #[test]
 fn release_does_not_wait_for_a_node_that_keeps_failing() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.lose(0);
     bench.lose(1);
     bench.core.release(lock, 3, bench.now);
@@ -383,8 +365,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
         ([1, 0, 2], "1 0", None),
     ];
     for (order, said, released) in cases {
-        let mut bench = Bench::new(3);
-        let lock = bench.hold(&[0, 1, 2]);
+        let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
         bench.core.release(lock, 2, bench.now);
         let said: Vec<&str> = said.split(' ').collect();
         for node in order {
@@ -403,8 +384,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
 
 #[test]
 fn release_that_no_majority_answers_in_time_is_unconfirmed() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     bench.core.release(lock, 3, bench.now);
     bench.assert_sent(0..3, ["EVALSHA"]);
     bench.reply(0, ":1\r\n");

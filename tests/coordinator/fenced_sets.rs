@@ -8,7 +8,7 @@ use redlatch::proto::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, RestartGuard};
 
-use crate::bench::{Bench, Command, TTL};
+use crate::bench::{Bench, Command, FLUSH, TTL};
 use crate::fencing_on_masters::{START, World, majorities};
 
 const NOPERM: &str = "-NOPERM this user has no permissions to run the 'evalsha' command\r\n";
@@ -77,10 +77,23 @@ fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
     bench.won()
 }
 
+/// So many nodes that were asked for the set.
+fn asked(nodes: usize) -> Bench {
+    let mut bench = Bench::new(nodes);
+    ask(&mut bench);
+    bench
+}
+
+/// So many nodes, and a lock as `hold` acquires it.
+fn held(nodes: usize, votes: [u64; 2]) -> (Bench, Lock) {
+    let mut bench = Bench::new(nodes);
+    let lock = hold(&mut bench, votes);
+    (bench, lock)
+}
+
 #[test]
 fn fences_of_equal_votes_take_one_round_trip() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, [7, 90]);
+    let (mut bench, lock) = held(3, [7, 90]);
     assert_eq!((lock.fence(), fences(&lock)), (None, vec![7, 90]));
     assert_eq!(fences(&lock.alias()), [7, 90]);
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
@@ -101,8 +114,7 @@ fn fences_of_equal_votes_take_one_round_trip() {
 
 #[test]
 fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     for (node, votes) in [(0, [6, 2]), (1, [2, 9])] {
         expect(&mut bench, node, COUNT);
         vote(&mut bench, node, votes);
@@ -122,8 +134,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
 fn fences_whose_write_back_finds_a_key_gone_are_none() {
     // In the first case the second key is gone, in the second the first key is another client's.
     for (found, named) in [(":-4\r\n", "b"), (":-3\r\n", "a")] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
+        let mut bench = asked(3);
         expect(&mut bench, 2, COUNT);
         bench.reply(2, ":-1\r\n");
         for (node, votes) in [(0, [6, 6]), (1, [6, 2])] {
@@ -148,8 +159,7 @@ fn fences_whose_write_back_finds_a_key_gone_are_none() {
 
 #[test]
 fn votes_for_another_number_of_keys_are_no_votes() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     (0..3).for_each(|node| expect(&mut bench, node, COUNT));
     bench.reply(0, "*3\r\n:7\r\n:7\r\n:7\r\n");
     vote(&mut bench, 1, [7, 7]);
@@ -158,8 +168,7 @@ fn votes_for_another_number_of_keys_are_no_votes() {
     assert!(matches!(bench.refused(), Error::NoQuorum(_) | Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
     // The script cannot give a single number, so the client closes the connection.
-    let mut bench = Bench::new(1);
-    ask(&mut bench);
+    let mut bench = asked(1);
     expect(&mut bench, 0, COUNT);
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.refused(), Error::NoQuorum(_)));
@@ -168,7 +177,7 @@ fn votes_for_another_number_of_keys_are_no_votes() {
 #[test]
 fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     let mut bench = Bench::new(3);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.reply(0, FLUSH);
     drop(bench.sent(0));
     ask(&mut bench);
     let sent = bench.sent(0);
@@ -187,8 +196,7 @@ fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
 
 #[test]
 fn heal_of_a_fenced_set_raises_the_counters() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, [7, 90]);
+    let (mut bench, lock) = held(3, [7, 90]);
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     for (node, reply) in [(0, ":-4\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
         expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1099511627776 7 90");
@@ -206,8 +214,7 @@ fn heal_of_a_fenced_set_raises_the_counters() {
 
 #[test]
 fn fenced_script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, [7, 7]);
+    let (mut bench, lock) = held(1, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
     expect(&mut bench, 0, "release a b | ");
     bench.reply(0, ":1\r\n");
@@ -225,8 +232,7 @@ fn fenced_script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_relea
 
 #[test]
 fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, [7, 7]);
+    let (mut bench, lock) = held(1, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
     drop(bench.sent(0));
     bench.reply(0, ":1\r\n");

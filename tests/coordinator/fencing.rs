@@ -45,8 +45,7 @@ pub fn votes(bench: &mut Bench, votes: impl IntoIterator<Item = (usize, u64)>) {
 /// An acquire for which node 1 voted less than node 0. So the client writes node 0's vote, 6, back
 /// to node 1.
 fn undecided() -> Bench {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     votes(&mut bench, [(0, 6), (1, 2)]);
     bench
 }
@@ -56,6 +55,20 @@ pub fn hold(bench: &mut Bench, of_first: &[u64]) -> Lock {
     ask(bench);
     votes(bench, of_first.iter().copied().enumerate());
     bench.won()
+}
+
+/// So many nodes that were asked for the lock.
+fn asked(nodes: usize) -> Bench {
+    let mut bench = Bench::new(nodes);
+    ask(&mut bench);
+    bench
+}
+
+/// So many nodes, and a lock as `hold` acquires it.
+pub fn held(nodes: usize, of_first: &[u64]) -> (Bench, Lock) {
+    let mut bench = Bench::new(nodes);
+    let lock = hold(&mut bench, of_first);
+    (bench, lock)
 }
 
 /// Acquires with these votes of all nodes, and releases. After that the nodes know the script.
@@ -77,8 +90,7 @@ pub fn release(bench: &mut Bench, lock: &Lock) {
 
 #[test]
 fn fence_of_equal_votes_takes_one_round_trip() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     let command = script(&mut bench, 0);
     assert_eq!(command[0], "EVAL", "the first time on a connection the node gets the source");
     assert!(runs(&command, ACQUIRE));
@@ -103,8 +115,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
 
 #[test]
 fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
     bench.answer(0..3, ":1\r\n");
@@ -145,8 +156,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
 #[test]
 fn fence_whose_write_back_finds_another_token_is_no_fence() {
     for found in [":-2\r\n", ":-3\r\n"] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
+        let mut bench = asked(3);
         script(&mut bench, 2);
         bench.reply(2, ":-1\r\n");
         votes(&mut bench, [(0, 6), (1, 2)]);
@@ -179,8 +189,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
 
 #[test]
 fn fence_is_not_written_back_at_the_deadline() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     script(&mut bench, 0);
     script(&mut bench, 1);
     vote(&mut bench, 0, 6);
@@ -254,11 +263,10 @@ fn second_round_does_not_wait_for_lost_connections() {
 
 #[test]
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
-    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    // First case: node 0 voted for the number, and lost its counter by a flush.
+    // First case: node 0 voted for the number, and lost its counter by a FLUSH.
     let mut bench = undecided();
     script(&mut bench, 1);
-    bench.reply(0, flush);
+    bench.reply(0, FLUSH);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "one node has the number");
     votes(&mut bench, [(2, 6)]);
@@ -266,7 +274,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     // Second case: node 1 is flushed in the second round, and confirms the number after that.
     let mut bench = undecided();
     script(&mut bench, 1);
-    bench.reply(1, &format!("{flush}:1\r\n"));
+    bench.reply(1, &format!("{FLUSH}:1\r\n"));
     bench.lose(2);
     assert!(matches!(bench.refused(), Error::NoQuorum(_)));
 }
@@ -274,7 +282,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
 #[test]
 fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     let mut bench = Bench::new(3);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.reply(0, FLUSH);
     bench.sent(0);
     ask(&mut bench);
     let sent = bench.sent(0);
@@ -289,10 +297,9 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
 #[test]
 fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
-        let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
+        let mut bench = Bench::quiet(3);
         // The node has the wrong clock from the handshake on, so the client sees no jump.
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.skew_micros[0] = skew * 1_000_000;
         bench.connect(0);
         bench.pass(millis(62_000));
@@ -345,8 +352,7 @@ fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
 
 #[test]
 fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 3)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
@@ -368,8 +374,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
 
 #[test]
 fn heal_of_a_fenced_lock_raises_the_counter() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":-2\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
@@ -393,10 +398,9 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
 #[test]
 fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
-        let mut bench = Bench::new(3);
-        let lock = hold(&mut bench, &[7, 7]);
+        let (mut bench, lock) = held(3, &[7, 7]);
         votes(&mut bench, [(2, 7)]);
-        bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        bench.reply(2, FLUSH);
         let marks = bench.sent(2).len();
         bench.reply(2, &"_\r\n".repeat(marks));
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -419,8 +423,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
 
 #[test]
 fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     for replies in [[":1\r\n"; 3], [""; 3]] {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -429,7 +432,7 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
             bench.reply(node, reply);
         }
     }
-    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    bench.reply(2, &format!("{FLUSH}-NOSCRIPT No matching script.\r\n"));
     let sent = bench.sent(2);
     assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
     assert_eq!(sent.last().unwrap()[..2], ["EVAL", EXTEND.source]);
@@ -438,14 +441,12 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
 #[test]
 fn vote_that_no_counter_can_have_is_no_vote() {
     for bad in [":0\r\n", ":9007199254740993\r\n", "+OK\r\n", "*1\r\n:7\r\n"] {
-        let mut bench = Bench::new(3);
-        ask(&mut bench);
+        let mut bench = asked(3);
         script(&mut bench, 0);
         bench.reply(0, bad);
         assert!(!bench.node_state(0).is_connected(), "{bad:?}");
     }
-    let mut bench = Bench::new(3);
-    ask(&mut bench);
+    let mut bench = asked(3);
     let foreign = [
         "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
         "-ERR the fencing counter is not a number\r\n",
@@ -462,8 +463,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
 
 #[test]
 fn queued_fenced_request_is_fenced_when_its_turn_comes() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     let asked = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL).fenced(), 5, bench.now);
     asked.expect("it waits in the queue");
     bench.core.release_nowait(&lock, bench.now);
@@ -477,8 +477,7 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
 
 #[test]
 fn plain_lock_has_no_fence_and_runs_no_fenced_script() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     assert_eq!(lock.fence(), None);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let command = script(&mut bench, 0);

@@ -2,13 +2,12 @@
 
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 
-use super::fencing::{ask, give_back, hold, release, runs, script, vote, votes};
+use super::fencing::{ask, give_back, held, hold, release, runs, script, vote, votes};
 use super::*;
 
 #[test]
 fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &[7, 7]);
+    let (mut bench, lock) = held(3, &[7, 7]);
     votes(&mut bench, [(2, 7)]);
     bench.core.release_nowait(&lock, bench.now);
     bench.answer(0..3, ":1\r\n");
@@ -76,7 +75,7 @@ fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
     give_back(&mut bench, &[7, 7, 7]);
     ask(&mut bench);
     assert_eq!(script(&mut bench, 2)[0], "EVALSHA");
-    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    bench.reply(2, &format!("{FLUSH}-NOSCRIPT No matching script.\r\n"));
     let sent = bench.sent(2);
     let counts = sent.iter().any(|command| runs(command, ACQUIRE));
     assert!(!counts, "it would create a counter below a number: {sent:?}");

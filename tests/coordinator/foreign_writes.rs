@@ -8,13 +8,12 @@ pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 /// The notification that another client wrote to the key.
 pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 
-/// A kept lock on all three nodes, which have answered everything.
-pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+/// The bench with a kept lock on all three nodes, which have answered everything.
+pub fn kept(mut bench: Bench, keep: AutoExtend) -> (Bench, Lock) {
+    let lock = bench.hold_everywhere();
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     bench.answer_to(["CLIENT", "PTTL"], 0..3, "+OK\r\n:9999\r\n");
-    lock
+    (bench, lock)
 }
 
 /// Every node answers what it was sent, an extend by its reply in `said`. Returns how many extends
@@ -41,8 +40,7 @@ pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
 /// A majority reports a write, and the terms of the renewal are replaced before the check begins.
 #[test]
 fn foreign_write_is_checked_also_if_the_terms_of_the_renewal_are_replaced() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     (0..2).for_each(|node| bench.reply(node, WRITTEN));
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
     bench.pass(millis(1));
@@ -57,8 +55,10 @@ fn foreign_write_is_checked_also_if_the_terms_of_the_renewal_are_replaced() {
 
 #[test]
 fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
-    let mut bench = Bench::with(3, |settings| settings.node_timeout = millis(600));
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, lock) = kept(
+        Bench::with(3, |settings| settings.node_timeout = millis(600)),
+        AutoExtend::at_most(TTL * 100),
+    );
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
     // The client repeats the extend after 600 ms. Before that another client writes to the key,
@@ -78,8 +78,7 @@ fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
 #[test]
 fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
     for refuses in [false, true] {
-        let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-        let lock = kept(&mut bench, AutoExtend::extensions(1));
+        let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
         // Another client writes to the key all the time. (A node that drops the registration of the
@@ -108,8 +107,7 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
 
 #[test]
 fn an_extend_that_prolongs_nothing_puts_no_renewal_off() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     for _ in 0..16 {
         bench.pass(millis(600));
         answer(&mut bench, [":1\r\n"; 3]);
@@ -124,8 +122,7 @@ fn an_extend_that_prolongs_nothing_puts_no_renewal_off() {
 
 #[test]
 fn a_warning_comes_once_for_a_deadline() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL));
+    let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL));
     bench.pass(millis(7_000));
     answer(&mut bench, [":1\r\n"; 3]);
     let warning = bench.core.poll_lock_update().unwrap();
@@ -141,8 +138,7 @@ fn a_warning_comes_once_for_a_deadline() {
 #[test]
 fn write_by_the_same_client_is_checked_by_its_locks() {
     for how in ["delete", "take up", "release"] {
-        let mut bench = Bench::new(3);
-        let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+        let (mut bench, lock) = kept(Bench::new(3), AutoExtend::at_most(TTL * 100));
         let token = lock.token();
         // Nodes do not notify a client of its own writes, so the core has to do that itself.
         let asked = match how {
@@ -165,8 +161,7 @@ fn write_by_the_same_client_is_checked_by_its_locks() {
 
 #[test]
 fn foreign_write_to_a_key_that_is_being_healed_starts_no_check() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -212,8 +207,7 @@ fn extends_in_a_ttl(bench: &mut Bench, nodes: &[usize]) -> usize {
 
 #[test]
 fn foreign_write_checks_end_if_the_node_cannot_be_asked() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, _lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
     bench.lose(2);
     let extends = extends_in_a_ttl(&mut bench, &[0, 1]);
@@ -222,8 +216,7 @@ fn foreign_write_checks_end_if_the_node_cannot_be_asked() {
 
 #[test]
 fn foreign_write_checks_end_if_the_node_refuses_the_heal() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, _lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
     let extends = extends_in_a_ttl(&mut bench, &[0, 1, 2]);
     assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
@@ -231,8 +224,7 @@ fn foreign_write_checks_end_if_the_node_refuses_the_heal() {
 
 #[test]
 fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    let (mut bench, lock) = kept(Bench::quiet(3), AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [":0\r\n", ":1\r\n", ":1\r\n"]);
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");

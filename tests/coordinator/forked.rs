@@ -7,7 +7,7 @@ const FORKED: Error = Error::Closed(ClosedReason::Forked);
 
 #[test]
 fn child_of_a_fork_has_no_lock_no_connection_and_sends_nothing() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1, 2]);
     let asks = bench.acquire();
@@ -48,7 +48,7 @@ fn child_of_a_fork_has_no_lock_no_connection_and_sends_nothing() {
 
 #[test]
 fn child_of_a_fork_gets_no_update_that_was_meant_for_its_parent() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 3), bench.now).unwrap();

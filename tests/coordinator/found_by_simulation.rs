@@ -68,8 +68,7 @@ fn foreign_write_starts_no_check_while_an_extend_pauses() {
 
 #[test]
 fn extend_that_began_before_auto_extend_keeps_its_bound() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.pass(Duration::from_secs(4));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let bound = bench.now.saturating_add(Duration::from_secs(1));

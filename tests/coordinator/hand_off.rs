@@ -9,8 +9,7 @@ fn token() -> LockToken {
 
 #[test]
 fn hand_off_ends_renewals_and_releases_nothing() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.core.auto_extend(&lock, AutoExtend::extensions(9), bench.now).unwrap();
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     let given = lock.token();
@@ -28,8 +27,7 @@ fn hand_off_ends_renewals_and_releases_nothing() {
 
 #[test]
 fn hand_off_leaves_a_record_until_the_last_grant_of_the_acquire_has_come() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     assert!(bench.core.into_token(lock, bench.now).is_some());
     assert_eq!(bench.core.open_records(), 1, "node 2 has not answered");
     bench.sent(2);
@@ -237,8 +235,8 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
 fn adopt_does_not_count_a_node_in_quarantine() {
     // The earlier holder may have healed the key on node 0 after this node forgot another client's
     // lock. The client that adopts cannot know that, so the grant of node 0 does not count.
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    let mut bench = Bench::short_quarantine(3);
+    bench.reply(0, FLUSH);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.answer_each([":1\r\n", ":1\r\n", ":-3\r\n"].into_iter().enumerate());

@@ -13,9 +13,7 @@ fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
 
 #[test]
 fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::new(3).with_lock_everywhere();
     assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
     let sent = bench.sent(0);
     assert_eq!(sent[0][..2], ["SET", "k"], "what is left of the lock, and not over another's");
@@ -31,8 +29,7 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
 
 #[test]
 fn heal_waits_until_another_clients_key_is_gone() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.answer([2], "$-1\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":-1\r\n"]));
     assert!(bench.sent(2).is_empty());
@@ -42,8 +39,7 @@ fn heal_waits_until_another_clients_key_is_gone() {
 
 #[test]
 fn heal_follows_only_the_answer_of_the_latest_extend() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.answer([2], "$-1\r\n");
     for round in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -59,16 +55,14 @@ fn heal_follows_only_the_answer_of_the_latest_extend() {
 
 #[test]
 fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
+    bench.answer([2], &format!("+OK\r\n{FLUSH}"));
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     // Node 2 had the key before its quarantine began, so its vote in an extend counts.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
+    bench.answer([2], &format!("+OK\r\n{FLUSH}"));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     bench.answer_to(["SET"], [2], "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -94,14 +88,12 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
 
 #[test]
 fn heal_that_is_in_flight_when_a_node_is_flushed_does_not_count() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock_everywhere();
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     // The node forgets all keys, perhaps also another client's live lock, and then executes the
     // heal. So the healed key must not count.
-    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
+    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_each([":1\r\n", ":-1\r\n", ":1\r\n"].into_iter().enumerate());
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
@@ -109,8 +101,7 @@ fn heal_that_is_in_flight_when_a_node_is_flushed_does_not_count() {
 
 #[test]
 fn pending_release_ends_only_with_the_answer_to_the_last_extend() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.answer([2], "$-1\r\n");
     for _ in 0..2 {
         bench.extend(&lock, TTL, 0..2);
@@ -122,23 +113,19 @@ fn pending_release_ends_only_with_the_answer_to_the_last_extend() {
 
 #[test]
 fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock_everywhere();
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     // The node executes the heal while the client trusts it. Then another database of the node is
     // flushed, which leaves the healed key alone.
-    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.reply(2, &format!("+OK\r\n{FLUSH}"));
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
 }
 
 #[test]
 fn heal_that_is_answered_after_the_release_is_not_counted() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::new(3).with_lock_everywhere();
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     bench.core.release_nowait(&lock, bench.now);
@@ -148,9 +135,7 @@ fn heal_that_is_answered_after_the_release_is_not_counted() {
 
 #[test]
 fn heal_is_not_asked_of_a_node_whose_connection_is_lost() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::new(3).with_lock_everywhere();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_each([(2, ":0\r\n"), (0, ":1\r\n")]);
     bench.lose(2);

@@ -1,10 +1,10 @@
 //! Turns that come late. At or after its deadline nothing prolongs a lock, and in each turn the
 //! client handles the losses that are due before it sends renewals.
 
+use super::foreign_writes::WRITTEN;
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
 /// Acquires kept locks on all nodes. Their keys begin with `name`.
@@ -92,10 +92,11 @@ fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
 }
 
 /// A kept lock, and how long it takes until the client reports it lost.
-fn kept(bench: &mut Bench) -> (Lock, Duration) {
-    let lock = super::foreign_writes::kept(bench, AutoExtend::at_most(TTL * 100));
+fn kept() -> (Bench, Lock, Duration) {
+    let keep = AutoExtend::at_most(TTL * 100);
+    let (bench, lock) = super::foreign_writes::kept(Bench::quiet(3), keep);
     let left = bench.core.remaining(&lock, bench.now) - LOSS_BEFORE;
-    (lock, left)
+    (bench, lock, left)
 }
 
 fn assert_nothing_prolongs(bench: &mut Bench) {
@@ -113,9 +114,8 @@ fn assert_lost(bench: &mut Bench, data: u64) {
 
 #[test]
 fn foreign_write_check_that_comes_late_prolongs_nothing() {
-    let mut bench = Bench::quiet(3);
-    let (_, left) = kept(&mut bench);
-    (0..3).for_each(|node| bench.reply(node, PUSH));
+    let (mut bench, _, left) = kept();
+    (0..3).for_each(|node| bench.reply(node, WRITTEN));
     bench.pass(left);
     assert_nothing_prolongs(&mut bench);
     let last = std::iter::from_fn(|| bench.notice()).last().map(|it| it.kind);
@@ -126,8 +126,7 @@ fn foreign_write_check_that_comes_late_prolongs_nothing() {
 #[test]
 fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
     for past in [Duration::ZERO, TTL] {
-        let mut bench = Bench::quiet(3);
-        let (lock, left) = kept(&mut bench);
+        let (mut bench, lock, left) = kept();
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
         // Both the pause of the extend and the lock end before the next turn of the client.
@@ -152,9 +151,7 @@ fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
 #[test]
 fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
-        let mut bench = Bench::quiet(3);
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
         let left = bench.core.remaining(&lock, bench.now);
         // The client reads the answer 1 ms before the deadline, at the deadline, or a ttl after it.
         let late = if sent { left - late } else { left + late };
@@ -165,8 +162,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         assert_lost(&mut bench, 2);
     }
     // The same for a kept lock, which the client ends 2 ms before its deadline.
-    let mut bench = Bench::quiet(3);
-    let (lock, left) = kept(&mut bench);
+    let (mut bench, lock, left) = kept();
     extend_without_script(&mut bench, &lock, left);
     assert_nothing_prolongs(&mut bench);
     bench.pass(Duration::ZERO);
@@ -175,9 +171,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 
 #[test]
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::quiet(3).with_lock_everywhere();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));

@@ -162,8 +162,7 @@ fn full_node_is_not_asked_for_its_time() {
 
 #[test]
 fn release_is_put_off_if_a_node_has_as_many_questions_as_it_may() {
-    let mut bench = limited(1, |limits| limits.asks(4));
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = limited(1, |limits| limits.asks(4)).with_lock(&[0]);
     let ops = [bench.acquire(), bench.acquire()];
     ops.into_iter().for_each(|op| bench.core.cancel(op, bench.now));
     assert_eq!(bench.core.unanswered(NodeId::new(0)), 4);

@@ -30,8 +30,7 @@ fn waiters_are_served_in_their_order_and_nothing_is_left() {
 
 #[test]
 fn lock_without_waiters_is_one_set_and_one_short_script_on_each_node() {
-    let mut world = World::new(3);
-    let client = world.client();
+    let (mut world, [client]) = World::with_clients(3);
     let mut pairs = Vec::new();
     for _ in 0..6 {
         world.ask_with(client, LockOptions::new(LONG));
@@ -226,7 +225,7 @@ fn a_dead_successor_is_skipped_at_once() {
 
 #[test]
 fn a_waiter_that_gives_up_leaves_the_lines_and_is_not_handed_the_key() {
-    let (mut world, all) = World::with_clients(3, 3);
+    let (mut world, all) = World::with_clients::<3>(3);
     let lock = world.acquire(all[0], TTL);
     let op = world.ask_and_settle(all[1], TTL);
     world.ask_and_settle(all[2], TTL);
@@ -241,7 +240,7 @@ fn a_waiter_that_gives_up_leaves_the_lines_and_is_not_handed_the_key() {
 
 #[test]
 fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
-    let (mut world, all) = World::with_clients(3, 2);
+    let (mut world, all) = World::with_clients::<2>(3);
     let lock = world.acquire(all[0], LONG);
     let now = world.now();
     let wait = 150 * MS;
@@ -255,7 +254,7 @@ fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
 
 #[test]
 fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
-    let (mut world, all) = World::with_clients(3, 3);
+    let (mut world, all) = World::with_clients::<3>(3);
     let lock = world.acquire(all[0], TTL);
     let op = world.ask(all[1], TTL);
     world.deliver(all[1], 0..3, all[1]);
@@ -291,7 +290,7 @@ fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
 
 #[test]
 fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
-    let (mut world, all) = World::with_clients(5, 2);
+    let (mut world, all) = World::with_clients::<2>(5);
     world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let now = world.now();
     world.client_mut(all[0]).acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
@@ -308,7 +307,7 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
 
 #[test]
 fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
-    let (mut world, all) = World::with_clients(5, 2);
+    let (mut world, all) = World::with_clients::<2>(5);
     // On nodes 3 and 4 another program has the key, so these nodes hand nothing over.
     world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let lock = world.acquire(all[0], TTL);
@@ -324,7 +323,7 @@ fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
 
 #[test]
 fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
-    let (mut world, all) = World::with_clients(5, 4);
+    let (mut world, all) = World::with_clients::<4>(5);
     let lock = world.won_in_line(all[0], TTL);
     world.ask_and_settle(all[1], TTL);
     // The last two waiters join the nodes in different orders.
@@ -350,7 +349,7 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
 /// and so names no successor.
 #[test]
 fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
-    let (mut world, all) = World::with_clients(5, 4);
+    let (mut world, all) = World::with_clients::<4>(5);
     for &client in &all[1..] {
         // A client subscribes to its channels when it first waits, so each waits once here.
         let lock = world.won_in_line(client, TTL);

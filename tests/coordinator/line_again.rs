@@ -68,8 +68,7 @@ fn client_that_asks_again_at_once_after_a_long_hold_leaves_the_next_turn_to_a_wa
 
 #[test]
 fn client_that_asks_again_after_a_while_never_hands_over() {
-    let mut world = World::new(5);
-    let client = world.client();
+    let (mut world, [client]) = World::with_clients(5);
     for _ in 0..3 * MOST {
         let lock = world.acquire(client, LONG);
         assert!(!lock.token().hands_over());

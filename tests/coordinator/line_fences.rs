@@ -15,15 +15,17 @@ fn fenced() -> LockOptions {
     LockOptions::new(LONG).fenced()
 }
 
-/// Clients, of which the first has the fenced lock and the others stand in line for it in order.
-fn line_of(world: &mut World, clients: usize) -> (Vec<usize>, Lock) {
+/// Nodes, and clients, of which the first has the fenced lock and the others stand in line for it
+/// in order.
+fn line_of(nodes: usize, clients: usize) -> (World, Vec<usize>, Lock) {
+    let mut world = World::new(nodes);
     let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
     let lock = world.won_in_line_with(all[0], fenced());
     for &client in &all[1..] {
         world.ask_with(client, fenced());
         world.settle();
     }
-    (all, lock)
+    (world, all, lock)
 }
 
 /// The fencing number of the lock.
@@ -40,20 +42,16 @@ fn counter(world: &World, node: usize) -> u64 {
 #[test]
 fn fenced_waiters_have_numbers_that_grow_in_the_order_of_their_line() {
     for nodes in 1..=5 {
-        let mut world = World::new(nodes);
-        let (all, mut lock) = line_of(&mut world, 5);
+        let (mut world, all, mut lock) = line_of(nodes, 5);
         for pair in all.windows(2) {
             let before = number(&lock);
-            world.release(pair[0], lock);
-            world.settle();
-            lock = world.won(pair[1]);
+            lock = world.hand_on(pair[0], lock, pair[1]);
             assert_eq!(number(&lock), before + 1, "one claim was counted");
             assert!(world.remaining(pair[1], &lock) > LONG - 200 * MS);
             let stats = world.core(pair[1]).stats();
             assert_eq!((stats.handed_over, stats.claims, stats.fenced), (1, 1, 1));
         }
-        world.release(all[4], lock);
-        world.settle();
+        world.release_and_settle(all[4], lock);
         (0..nodes).for_each(|node| world.run(node, &[b"DEL", FENCE]));
         world.assert_clean();
     }
@@ -77,8 +75,7 @@ fn numbers_of_locks_that_were_won_at_once_and_in_line_grow_together() {
             let lock = world.won(client);
             assert!(number(&lock) > last, "{} after {last}", number(&lock));
             last = number(&lock);
-            world.release(client, lock);
-            world.settle();
+            world.release_and_settle(client, lock);
             world.done[client].clear();
         }
     }
@@ -86,14 +83,11 @@ fn numbers_of_locks_that_were_won_at_once_and_in_line_grow_together() {
 
 #[test]
 fn number_of_a_claim_with_different_votes_is_written_back_before_the_lock_is_handed_out() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     let ahead = number(&lock) + 100;
     world.run(0, &[b"SET", FENCE, ahead.to_string().as_bytes()]);
     world.run(1, &[b"SET", FENCE, (ahead + 100).to_string().as_bytes()]);
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
+    let lock = world.hand_on(all[0], lock, all[1]);
     let reached = (0..3).filter(|&node| counter(&world, node) >= number(&lock)).count();
     assert!(number(&lock) > ahead && reached >= 2, "{} of {reached} nodes", number(&lock));
     let stats = world.core(all[1]).stats();
@@ -102,8 +96,7 @@ fn number_of_a_claim_with_different_votes_is_written_back_before_the_lock_is_han
 
 #[test]
 fn node_in_quarantine_counts_nothing_in_the_claim_of_a_fenced_lock() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     world.restart(0, Restart::Empty);
     world.pass(Duration::from_millis(300));
     world.cut_off(&[2]);
@@ -129,13 +122,11 @@ fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize;
     change(&mut world);
     let [holder, waiter, next] =
         [(); 3].map(|()| world.client_with(|settings| settings.allow_eviction = true));
-    world.ask(holder, LONG);
-    world.settle();
+    world.ask_and_settle(holder, LONG);
     let lock = world.won(holder);
     world.ask_with(waiter, fenced());
     world.settle();
-    world.ask(next, LONG);
-    world.settle();
+    world.ask_and_settle(next, LONG);
     world.release(holder, lock);
     world.pass(Duration::from_secs(1));
     let answered = [waiter, next].map(|client| !world.done[client].is_empty());
@@ -172,14 +163,12 @@ fn fenced_waiter_lets_others_have_the_key_while_too_few_nodes_count() {
 }
 
 /// A fenced waiter whose claim is in the outboxes for nodes 0 and 1, behind a poll.
-fn claim_behind_a_poll(world: &mut World) -> usize {
+fn claim_behind_a_poll() -> (World, usize) {
     // After two hand-overs the nodes know all scripts of both clients.
-    let (all, mut lock) = line_of(world, 2);
+    let (mut world, all, mut lock) = line_of(3, 2);
     let order = [(all[0], all[1]), (all[1], all[0]), (all[0], all[1])];
     for (from, to) in &order[..2] {
-        world.release(*from, lock);
-        world.settle();
-        lock = world.won(*to);
+        lock = world.hand_on(*from, lock, *to);
         world.done[*from].clear();
         world.ask_with(*from, fenced());
         world.settle();
@@ -188,13 +177,12 @@ fn claim_behind_a_poll(world: &mut World) -> usize {
     world.pass(95 * MS);
     world.release(all[0], lock);
     world.deliver(all[0], [0, 1], all[1]);
-    all[1]
+    (world, all[1])
 }
 
 #[test]
 fn claim_is_not_repeated_on_a_node_that_forgot_its_counters() {
-    let mut world = World::new(3);
-    let waiter = claim_behind_a_poll(&mut world);
+    let (mut world, waiter) = claim_behind_a_poll();
     let claims = world.core(waiter).stats().claims;
     world.run(1, &[b"FLUSHALL"]);
     world.run(1, &[b"SCRIPT", b"FLUSH"]);
@@ -208,8 +196,7 @@ fn claim_is_not_repeated_on_a_node_that_forgot_its_counters() {
 
 #[test]
 fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     let ahead = number(&lock) + 100;
     world.run(0, &[b"SET", FENCE, ahead.to_string().as_bytes()]);
     world.pause_all_clients();
@@ -242,8 +229,7 @@ fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
 /// over, and the waiter sends its claim there, too, so that all counters stay equal.
 #[test]
 fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 3);
+    let (mut world, all, lock) = line_of(3, 3);
     let mut holder = (all[0], lock);
     for next in [all[1], all[2]] {
         world.cut_off(&[0, 1, 2]);
@@ -263,8 +249,7 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
 /// waiter cannot ask node 0, so its claim is lost before it asks any node. Then node 2 hands over.
 #[test]
 fn hand_over_after_a_claim_that_asked_no_node_is_claimed() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 0);
@@ -290,8 +275,7 @@ fn hand_over_after_a_claim_that_asked_no_node_is_claimed() {
 /// sent the claim to the other nodes. The waiter must not have node 0 count.
 #[test]
 fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     let waiter = all[1];
     world.restart(0, Restart::Empty);
     world.run(0, &[b"SET", KEY, b"of another program", b"PX", b"60000"]);
@@ -316,8 +300,7 @@ fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
 /// A claim is lost, and then node 2 hands the key over. Only the next claim raises its counter.
 #[test]
 fn node_that_hands_over_after_a_lost_claim_counts_once() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2);
+    let (mut world, all, lock) = line_of(3, 2);
     let waiter = all[1];
     let before = counter(&world, 2);
     world.cut_off(&[0, 1, 2]);

@@ -33,8 +33,7 @@ fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
 /// again on the same connections.
 #[test]
 fn a_node_that_was_silent_when_the_client_subscribed_is_joined_later() {
-    let mut world = World::new(3);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(3);
     let lock = world.acquire(holder, LONG);
     world.cut_off(&[0, 1, 2]);
     ask_elsewhere(&mut world, waiter, b"other", Duration::ZERO);
@@ -53,8 +52,7 @@ fn a_node_that_was_silent_when_the_client_subscribed_is_joined_later() {
 /// this poll. So the message gives the waiter no time, and it has to poll.
 #[test]
 fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
-    let mut world = World::new(3);
-    let (holder, waiter, later) = (world.client(), world.client(), world.client());
+    let (mut world, [holder, waiter, later]) = World::with_clients(3);
     let lock = world.won_in_line(holder, LONG);
     for number in 0..320 {
         // A waiter behind so many others, which are dead, polls seldom.
@@ -156,8 +154,7 @@ fn client_waits_without_lines_if_one_node_refuses_them_and_one_is_down() {
 /// not name a line either, because the nodes would refuse that, too.
 #[test]
 fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
-    let mut world = World::new(3);
-    let client = world.client();
+    let (mut world, [client]) = World::with_clients(3);
     let commands = ["zadd", "zrange", "zrem"].map(String::from).to_vec();
     let trouble = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
     for node in 0..3 {
@@ -206,7 +203,7 @@ fn messages_about_unknown_tokens_take_no_records() {
 /// of the line.
 #[test]
 fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() {
-    let (mut world, all) = World::with_clients(3, 3);
+    let (mut world, all) = World::with_clients::<3>(3);
     let mut ops = Vec::new();
     for &client in &all {
         ops.push(world.ask_and_settle(client, LONG));

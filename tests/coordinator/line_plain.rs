@@ -136,8 +136,7 @@ fn release_by_a_token_that_stood_in_line_hands_the_key_over() {
 #[test]
 fn first_waiter_has_the_key_of_a_dead_holder_as_soon_as_it_expires() {
     for nodes in 1..=5 {
-        let mut world = World::new(nodes);
-        let holder = world.client();
+        let (mut world, [holder]) = World::with_clients(nodes);
         world.ask_with(holder, LockOptions::new(TTL));
         world.settle();
         let _lock = world.won(holder);
@@ -230,8 +229,7 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
 fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     let commands = vec!["evalsha".into(), "eval".into()];
     let refused = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
-    let mut world = World::new(3);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(3);
     let joined = |world: &World| world.core(waiter).stats().joined;
     let wait_for_a_holder = |world: &mut World| {
         let lock = world.acquire(holder, TTL);
@@ -279,8 +277,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     world.settle();
     let lock = world.won(waiter);
     assert!(lock.token().hands_over());
-    let mut world = World::new(3);
-    let waiter = world.client();
+    let (mut world, [waiter]) = World::with_clients(3);
     holds(&mut world, KEY);
     world.ask_and_settle(waiter, LONG);
     world.call(waiter, |core, now| core.force_release(KEY, 7, now)).expect("it can be asked for");
@@ -293,7 +290,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
 /// member of the line, so each has one turn in three.
 #[test]
 fn client_serves_one_of_its_callers_in_each_of_its_turns() {
-    let (mut world, all) = World::with_clients(3, 3);
+    let (mut world, all) = World::with_clients::<3>(3);
     for client in [0, 0, 0, 1, 2] {
         world.ask(all[client], LONG);
     }

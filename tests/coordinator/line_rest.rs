@@ -188,8 +188,7 @@ fn join_never_shortens_the_life_of_a_line() {
     world.pass(AT_REST);
     let left = |world: &World| world.master(0).pttl(world.now(), 0, LINE);
     let later = world.client();
-    world.ask(later, LONG);
-    world.settle();
+    world.ask_and_settle(later, LONG);
     assert!(left(&world) > 20_000, "{} ms", left(&world));
 }
 
@@ -218,8 +217,7 @@ fn waiter_at_rest_has_the_key_as_soon_as_the_holder_releases_it() {
         let (lock, _) = time_to_lock(&mut world, all[1], Duration::ZERO);
         world.release(all[1], lock);
         let (lock, _) = time_to_lock(&mut world, all[2], Duration::ZERO);
-        world.release(all[2], lock);
-        world.settle();
+        world.release_and_settle(all[2], lock);
         world.done[keeper].clear();
         world.assert_clean();
     }

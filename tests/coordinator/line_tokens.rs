@@ -51,8 +51,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
 
 #[test]
 fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
-    let mut world = World::new(3);
-    let holder = world.client();
+    let (mut world, [holder]) = World::with_clients(3);
     let lock = world.acquire(holder, LONG);
     let waiter = world.client();
     world.run(0, &[b"SET", LINE, b"x"]);
@@ -116,8 +115,7 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
 
 #[test]
 fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
-    let mut world = World::new(3);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(3);
     let lock = world.won_in_line(holder, LONG);
     let now = world.now();
     let wait = 60 * MS;
@@ -252,8 +250,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
 /// The client gave up an earlier wait for the key, and the node executes a join of that wait late.
 #[test]
 fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
-    let mut world = World::new(1);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(1);
     let lock = world.acquire(holder, TTL);
     let op = world.ask_and_settle(waiter, TTL);
     let earlier = world.line(0).remove(0);
@@ -335,8 +332,7 @@ fn key_that_was_handed_over_counts_after_a_restart_of_its_node() {
 /// node hands the key over to the first of these tokens. Returns whether the client releases it
 /// there, because it does not know any more that the token was handed off.
 fn first_is_released_after(given_away: usize) -> bool {
-    let mut world = World::new(1);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(1);
     let mut first = Vec::new();
     for _ in 0..given_away {
         let lock = world.won_in_line(holder, TTL);
@@ -376,8 +372,7 @@ fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
 
 #[test]
 fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
-    let mut world = World::new(3);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(3);
     let lock = world.acquire(holder, LONG);
     world.restart(0, Restart::Empty);
     world.pass(300 * MS);

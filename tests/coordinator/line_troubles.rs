@@ -41,8 +41,7 @@ fn waiters_that_cannot_be_notified_poll() {
 fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release() {
     let refused =
         Trouble::Answers { commands: vec!["pexpire".into()], reply: b"-NOPERM no\r\n".to_vec() };
-    let mut world = World::new(3);
-    let (holder, waiter) = (world.client(), world.client());
+    let (mut world, [holder, waiter]) = World::with_clients(3);
     let lock = world.acquire(holder, LONG);
     let now = world.now();
     let options = LockOptions::new(LONG).wait(300 * MS);
@@ -182,7 +181,7 @@ fn message_of_a_node_is_no_vote_of_the_replica_that_relays_it() {
 
 #[test]
 fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
-    let (mut world, all) = World::with_clients(3, 2);
+    let (mut world, all) = World::with_clients::<2>(3);
     let lock = world.acquire(all[0], LONG);
     world.ask_and_settle(all[1], TTL);
     let member = world.line(0).remove(0);
@@ -207,8 +206,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
         reply: b"-ERR scripts are taking the day off\r\n".to_vec(),
     };
     for trouble in [None, Some(unknown), Some(odd)] {
-        let mut world = World::new(3);
-        let client = world.client();
+        let (mut world, [client]) = World::with_clients(3);
         for node in 0..3 {
             world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
             match &trouble {
@@ -239,8 +237,7 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
 
 #[test]
 fn release_in_line_is_pending_for_the_life_of_the_line_and_of_a_last_key() {
-    let mut world = World::new(3);
-    let client = world.client();
+    let (mut world, [client]) = World::with_clients(3);
     world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let op = world.ask_and_settle(client, LONG);
     let refused = Trouble::Answers {
@@ -439,7 +436,7 @@ fn an_inspection_shows_the_line_in_its_order() {
 /// the key there, but this is only one vote.
 #[test]
 fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
-    let (mut world, all) = World::with_clients(3, 3);
+    let (mut world, all) = World::with_clients::<3>(3);
     for (&client, ttl) in all.iter().zip([LONG, TTL, TTL]) {
         world.ask_and_settle(client, ttl);
     }

@@ -39,9 +39,9 @@ impl World {
     }
 
     /// Nodes, and clients that know them.
-    pub fn with_clients(nodes: usize, clients: usize) -> (World, Vec<usize>) {
+    pub fn with_clients<const CLIENTS: usize>(nodes: usize) -> (World, [usize; CLIENTS]) {
         let mut world = World::new(nodes);
-        let all = (0..clients).map(|_| world.client()).collect();
+        let all = [(); CLIENTS].map(|()| world.client());
         (world, all)
     }
 

@@ -7,8 +7,7 @@ use redlatch::{LockOptions, NodeId};
 
 #[test]
 fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
@@ -29,8 +28,7 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
 
 #[test]
 fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);
     bench.pass(millis(40));
     bench.reply(2, "+OK\r\n");
@@ -71,8 +69,7 @@ fn a_node_that_answers_too_slowly_becomes_suspect() {
 
 #[test]
 fn a_round_waits_for_answers_to_questions_that_were_written_late() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     // The caller's thread did not run for 500 ms. The requests are written only now, so no node can
     // have answered them.
     bench.now = bench.now.saturating_add(millis(500));
@@ -139,8 +136,7 @@ fn connections_are_replaced_at_once_if_they_lasted_and_else_with_growing_pauses(
 
 #[test]
 fn a_suspect_node_is_reported_as_silent() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _ = bench.hold(&[0, 1]);
+    let (mut bench, _) = Bench::quiet(3).with_lock(&[0, 1]);
     bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);

@@ -74,8 +74,7 @@ fn driver_sees_how_many_questions_are_unanswered() {
 
 #[test]
 fn key_of_a_lock_can_be_read_until_nothing_of_it_is_pending() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]));
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]), "its releases are in flight");
@@ -119,8 +118,7 @@ fn auto_extends_beyond_a_moment_needs_a_held_lock_with_a_later_bound() {
     bench.core.release_nowait(&lock, bench.now);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is released");
 
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is not extended");
     // The renewal is also bounded by a number of extensions, so the client does not know its end.
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);

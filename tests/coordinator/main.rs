@@ -75,7 +75,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use bench::{Bench, GONE_AFTER, INFO_OLD, LOSS_BEFORE, TTL};
+use bench::{Bench, FLUSH, GONE_AFTER, INFO_OLD, LOSS_BEFORE, TTL};
 use redlatch::proto::NodeEvent;
 use redlatch::{Error, NodeError, NodeReply, NodeState, Outcome, ReleaseOutcome};
 

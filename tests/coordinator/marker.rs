@@ -8,7 +8,6 @@ use redlatch::proto::command::MARK;
 use redlatch::proto::{NodeSettings, Settings};
 use redlatch::{LockOptions, NodeId, RestartGuard, proto::Instant};
 
-pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 /// The time of the nodes at `NOW`, in microseconds since 1970.
 pub const MICROS: u64 = 1_700_001_000_000_000;
@@ -358,8 +357,7 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
 #[test]
 fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_without_that_setting() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     // The node restarts with a new run id. A client with `RestartGuard::Persistent` has written
     // this id into the marker and kept its time, because for this client the node forgot nothing.
     let restarted = INFO_REPLID.replace("RRR", "SSS");

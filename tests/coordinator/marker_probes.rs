@@ -1,8 +1,8 @@
 //! Probes: in regular intervals the client reads the node marker and whether the node may evict,
 //! because no notification reports a change of these.
 
-use super::bench::{INFO_REPLID, bulk};
-use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, marker, meet, quarantine_of, settings};
+use super::bench::{Command, INFO_REPLID, bulk};
+use super::marker::{MEMORY, MICROS, MINUTE, NOW, marker, meet, quarantine_of, settings};
 use super::*;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, QuarantineReason};
@@ -33,10 +33,22 @@ pub fn settle(bench: &mut Bench) -> Vec<String> {
             if command.get(1).is_some_and(|word| word == MARK) {
                 markings.push(command[5].clone());
             }
-            let reply = bench.handshake_reply(0, &command);
-            bench.reply(0, &reply);
+            answer_as_usual(bench, &command);
         }
     }
+}
+
+/// Node 0 answers the command, and runs its script.
+fn answer_as_usual(bench: &mut Bench, command: &Command) {
+    let reply = bench.handshake_reply(0, command);
+    bench.reply(0, &reply);
+}
+
+/// Lets a probe interval pass, and node 0 answer the first part of the probe.
+fn begin_probe(bench: &mut Bench) {
+    bench.pass(PROBE);
+    bench.sent(0);
+    bench.answer_time(0);
 }
 
 /// A client that trusts node 0, and has probed it once since.
@@ -96,14 +108,11 @@ fn marker_is_compared_with_the_one_read_or_written_last() {
 
     let mut bench = trusting();
     bench.markers[0] = Some(String::new());
-    bench.pass(PROBE);
-    bench.sent(0);
-    bench.answer_time(0);
+    begin_probe(&mut bench);
     let script = bench.sent(0);
     let between = bench.micros(0) + 20_000;
     bench.pass(millis(40));
-    let reply = bench.handshake_reply(0, &script[0]);
-    bench.reply(0, &reply);
+    answer_as_usual(&mut bench, &script[0]);
     bench.markers[0] = at(between);
     assert_eq!(probe(&mut bench), [between.to_string()], "it was written before that marker");
 }
@@ -113,13 +122,10 @@ fn marker_is_compared_with_the_one_read_or_written_last() {
 fn marker_that_this_client_wrote_is_known_whatever_time_it_has() {
     let mut bench = trusting();
     bench.markers[0] = marker(7 * MINUTE, "");
-    bench.pass(PROBE);
-    bench.sent(0);
-    bench.answer_time(0);
+    begin_probe(&mut bench);
     let script = bench.sent(0);
     bench.skew_micros[0] = -30_000;
-    let reply = bench.handshake_reply(0, &script[0]);
-    bench.reply(0, &reply);
+    answer_as_usual(&mut bench, &script[0]);
     bench.skew_micros[0] = 0;
     assert!(probe(&mut bench).is_empty());
 }
@@ -207,15 +213,12 @@ fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written(
     assert_eq!(bench.node_state(0), NodeState::Ready);
     quarantine_of(&mut bench);
     bench.markers[0] = Some(String::new());
-    bench.pass(PROBE);
-    bench.sent(0);
-    bench.answer_time(0);
+    begin_probe(&mut bench);
     quarantine_of(&mut bench).expect("the marker is missing");
     let script = bench.sent(0);
     assert_eq!(script[0][1], MARK);
     bench.pass(millis(40));
-    let reply = bench.handshake_reply(0, &script[0]);
-    bench.reply(0, &reply);
+    answer_as_usual(&mut bench, &script[0]);
     assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
 }
 
@@ -229,8 +232,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
             .collect();
         let mut bench = Bench::of_settings(three_nodes(), &markers, NOW);
         (0..3).for_each(|node| drop(bench.connect(node)));
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let lock = bench.hold_everywhere();
         bench.markers[2] = found.map(|found| match found.as_str() {
             "SWAPPED" => {
                 markers[2].clone().unwrap().replace(&(MICROS - 2 * MINUTE).to_string(), "17")
@@ -484,8 +486,7 @@ fn node_that_may_evict_is_rejected_without_the_restart_guard_too_and_trusted_aft
 fn another_server_with_an_older_marker_of_its_own_is_marked_anew() {
     for end in ["", " vouched"] {
         let mut bench = trusting();
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.set_info(0, &INFO_REPLID.replace("RRR", "SSS"));
         let own = marker(7 * MINUTE, end).map(|marker| marker.replace("RRR", "SSS"));
         bench.markers[0] = own;
@@ -502,8 +503,7 @@ fn another_server_with_an_older_marker_of_its_own_is_marked_anew() {
 fn marker_that_another_client_wrote_after_a_restart_is_left_as_it_is() {
     for end in ["", " vouched"] {
         let mut bench = trusting();
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.set_info(0, &INFO_REPLID.replace("RRR", "SSS"));
         let written = marker_now(&bench).map(|marker| marker.replace("RRR", "SSS") + end);
         bench.markers[0].clone_from(&written);

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::millis;
 use redlatch::proto::{KeySet, NodeSettings, Settings};
 use redlatch::testing::master::{Flavor, Trouble};
 use redlatch::testing::net::Net;
@@ -15,10 +16,6 @@ const KEY: &[u8] = b"k";
 const MARKER: &[u8] = b"redlatch:node";
 const TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// The servers that have commands of their own, which differ in their spelling.
 const FLAVORS: [Flavor; 2] = [Flavor::Valkey90, Flavor::Redis84];
@@ -37,6 +34,13 @@ impl World {
         }
         (0..without).for_each(|node| world.unload(node));
         world
+    }
+
+    /// As `new`, with a client.
+    fn with_client(flavor: Flavor, without: usize) -> (World, usize) {
+        let mut world = World::new(flavor, without);
+        let client = world.client();
+        (world, client)
     }
 
     fn unload(&mut self, node: usize) {
@@ -156,8 +160,7 @@ fn plain_lock_is_acquired_extended_and_released_where_nodes_run_no_scripts() {
 
 #[test]
 fn extend_by_set_ifeq_shortens_no_key_and_asks_for_no_more_than_needed() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     let lock = world.hold(client);
     world.net.pass(2 * SECOND);
     let before = world.net.get_client(client).remaining(&lock, world.net.now());
@@ -181,8 +184,7 @@ fn extend_by_set_ifeq_shortens_no_key_and_asks_for_no_more_than_needed() {
 
 #[test]
 fn extend_by_set_ifeq_distinguishes_an_absent_key_from_that_of_another_client() {
-    let mut world = World::new(Flavor::Redis84, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Redis84, 3);
     let lock = world.hold(client);
     world.net.command(0, &[b"DEL", KEY]);
     world.net.command(1, &[b"SET", KEY, b"other"]);
@@ -263,8 +265,7 @@ fn lock_is_adopted_by_set_ifeq_under_a_new_token() {
 #[test]
 fn lock_that_needs_scripts_is_refused_and_names_the_reason() {
     let names = KeySet::new([&b"a"[..], b"b"]).expect("two keys");
-    let mut world = World::new(Flavor::Valkey90, 2);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 2);
     let options = LockOptions::new(TTL).wait(SECOND);
     for error in [
         world.acquire(client, &names, options).unwrap_err(),
@@ -275,8 +276,7 @@ fn lock_that_needs_scripts_is_refused_and_names_the_reason() {
     }
     assert_eq!(world.pttls(), [-2; 3], "nothing was written");
     // One such node is a minority.
-    let mut world = World::new(Flavor::Valkey90, 1);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 1);
     for fenced in [false, true] {
         let options = if fenced { LockOptions::once(TTL).fenced() } else { LockOptions::once(TTL) };
         let lock = world.acquire(client, &names, options).expect("two nodes run scripts");
@@ -315,8 +315,7 @@ fn extend_by_token_needs_scripts_and_release_by_token_does_not() {
 #[test]
 fn forced_release_deletes_only_what_was_seen_by_the_nodes_own_command() {
     for flavor in FLAVORS {
-        let mut world = World::new(flavor, 3);
-        let client = world.client();
+        let (mut world, client) = World::with_client(flavor, 3);
         drop(world.hold(client));
         let now = world.net.now();
         world.net.client_mut(client).inspect(KEY, 7, now).unwrap();
@@ -351,8 +350,7 @@ fn waiter_gets_the_key_after_pauses_where_nodes_run_no_scripts() {
 /// The token of a lock that is asked for soon after a release is one for the line.
 #[test]
 fn lock_for_the_line_is_released_by_a_client_that_ends_where_nodes_run_no_scripts() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     let lock = world.hold(client);
     world.net.pass(millis(20));
     assert_eq!(world.release(client, lock), ReleaseOutcome::Released);
@@ -391,8 +389,7 @@ fn waiter_leaves_no_line_on_nodes_that_run_scripts_again() {
 #[test]
 fn node_that_loses_its_scripts_under_a_held_lock_is_asked_by_its_own_commands() {
     for forbidden in [false, true] {
-        let mut world = World::new(Flavor::Valkey90, 0);
-        let client = world.client();
+        let (mut world, client) = World::with_client(Flavor::Valkey90, 0);
         let lock = world.hold(client);
         assert!(world.extend(client, &lock, TTL).is_ok());
         for node in 0..3 {
@@ -407,8 +404,7 @@ fn node_that_loses_its_scripts_under_a_held_lock_is_asked_by_its_own_commands() 
 
 #[test]
 fn extend_by_set_ifeq_is_refused_by_a_node_without_memory() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     let lock = world.hold(client);
     for node in 0..2 {
         world.net.master_mut(node).suffer(Trouble::OutOfMemory);
@@ -422,8 +418,7 @@ fn extend_by_set_ifeq_is_refused_by_a_node_without_memory() {
 
 #[test]
 fn node_with_neither_scripts_nor_commands_of_its_own_is_rejected() {
-    let mut world = World::new(Flavor::Redis70, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Redis70, 3);
     let error = world.acquire(client, KEY, LockOptions::once(TTL)).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error:?}");
     assert_eq!(replies(&error), [NO_LUA; 3]);
@@ -433,8 +428,7 @@ fn node_with_neither_scripts_nor_commands_of_its_own_is_rejected() {
 #[test]
 fn marker_is_written_without_a_script_and_its_time_is_not_before_its_writing() {
     for flavor in FLAVORS {
-        let mut world = World::new(flavor, 3);
-        let client = world.client();
+        let (mut world, client) = World::with_client(flavor, 3);
         assert_eq!(world.state(client, 0), NodeState::Ready);
         let since = |world: &World, node: usize| -> Option<u64> {
             let marker = world.value(node, MARKER)?;
@@ -475,8 +469,7 @@ fn marker_is_written_without_a_script_and_its_time_is_not_before_its_writing() {
 /// A node that executes the write of its marker late has none, because the time in it is too old.
 #[test]
 fn marker_that_is_written_late_without_a_script_is_not_kept() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     // The message that the node was flushed is on its way, and so is the answer to it.
     world.net.command(0, &[b"FLUSHALL"]);
     world.net.pass(Duration::from_micros(1_500));
@@ -496,8 +489,7 @@ fn marker_that_is_written_late_without_a_script_is_not_kept() {
 
 #[test]
 fn operator_vouches_for_a_node_that_runs_no_scripts() {
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     (0..3).for_each(|node| drop(world.net.command(node, &[b"FLUSHALL"])));
     world.net.pass(SECOND);
     assert!((0..3).all(|node| matches!(world.state(client, node), NodeState::Quarantined(_))));
@@ -510,8 +502,7 @@ fn operator_vouches_for_a_node_that_runs_no_scripts() {
     );
     assert!((0..3).all(|node| world.state(client, node) == NodeState::Ready));
     // A marker that the node forgot meanwhile is not vouched for.
-    let mut world = World::new(Flavor::Valkey90, 3);
-    let client = world.client();
+    let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
     let now = world.net.now();
     world.net.client_mut(client).vouch(9, now).unwrap();
     (0..3).for_each(|node| drop(world.net.command(node, &[b"DEL", MARKER])));

@@ -134,8 +134,7 @@ fn owner_of_a_request_is_in_the_token_of_a_set() {
 
 #[test]
 fn owner_of_a_request_stands_in_line_and_in_the_lock_that_is_handed_over() {
-    let mut world = World::new(3);
-    let holder = world.client();
+    let (mut world, [holder]) = World::with_clients(3);
     let waiter = world.client_with(|settings| settings.owner = Some(CLIENT.into()));
     let lock = world.acquire(holder, LONG);
     let id = world.call(waiter, |core, _| core.owner_id(REQUEST)).unwrap();
@@ -147,8 +146,7 @@ fn owner_of_a_request_stands_in_line_and_in_the_lock_that_is_handed_over() {
     world.settle();
     let members = world.line(0);
     assert!(members[0].ends_with(suffix.as_bytes()), "{}", members[0].escape_ascii());
-    world.release_and_settle(holder, lock);
-    let lock = world.won(waiter);
+    let lock = world.hand_on(holder, lock, waiter);
     assert_eq!(lock.token().owner(), Some(REQUEST));
     assert_eq!(world.value(0), lock.token().to_string());
     world.release_and_settle(waiter, lock);

@@ -8,8 +8,7 @@ use super::*;
 
 #[test]
 fn release_of_an_unanswered_set_follows_on_its_connection() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     bench.answer_to(["SET"], [0], "+OK\r\n");
     bench.pass(millis(50));
     bench.no_quorum();
@@ -27,8 +26,7 @@ fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
     // If a node has left a request unanswered for 12.5 ms, a quarter of the node timeout, the
     // client does not rely on reading a NOSCRIPT from it, and sends the source.
     for (waited, release) in [(12, "EVALSHA"), (13, "EVAL")] {
-        let mut bench = Bench::new(3);
-        let lock = bench.hold(&[0, 1]);
+        let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
         bench.sent(2);
         bench.pass(millis(waited));
         bench.core.release(lock, 2, bench.now);
@@ -43,8 +41,7 @@ fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
 
 #[test]
 fn release_is_pending_after_an_error_and_not_after_a_denial() {
-    let mut bench = Bench::new(5);
-    bench.acquire();
+    let mut bench = Bench::new(5).with_request();
     let replies =
         ["-OOM full\r\n", "-UPSTREAM timeout\r\n", "-LOADING wait\r\n", "_\r\n", "+OK\r\n"];
     let mut with_release = Vec::new();
@@ -66,8 +63,7 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
 
 #[test]
 fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     for node in 0..3 {
         bench.sent(node);
         bench.lose(node);
@@ -92,11 +88,9 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
 
 #[test]
 fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     (0..3).for_each(|node| drop(bench.sent(node)));
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     let sent: Vec<String> = bench.connect(0).into_iter().map(|command| command.join(" ")).collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
@@ -114,8 +108,7 @@ fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
 
 #[test]
 fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);
     assert_eq!(bench.reconnect(2).len(), 1, "the end of the earlier connection");
     bench.reply(2, "-NOPERM not you\r\n");
@@ -136,11 +129,9 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
 
 #[test]
 fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
-    let mut bench = Bench::new(1);
-    bench.acquire();
+    let mut bench = Bench::new(1).with_request();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2);
     bench.reply(0, "-NOPERM not you\r\n:0\r\n");
@@ -159,8 +150,7 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
 fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
     for has_no_id in [false, true] {
         let mut bench = Bench::new(3);
-        bench.lose(2);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(2);
         bench.has_no_connection_ids = has_no_id;
         bench.connect(2);
         bench.has_no_connection_ids = false;
@@ -203,8 +193,7 @@ fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool)
 fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
     for has_no_connection_ids in [false, true] {
         let mut bench = Bench::new(1);
-        bench.lose(0);
-        bench.pass(millis(600));
+        bench.lose_and_back_off(0);
         bench.has_no_connection_ids = has_no_connection_ids;
         bench.connect(0);
         release_after_another_process_answered(bench);
@@ -214,8 +203,7 @@ fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
 fn release_after_another_process_answered(mut bench: Bench) {
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     bench.set_info(0, &INFO_OLD.replace('R', "S"));
     let sent = bench.connect(0);
@@ -227,8 +215,7 @@ fn release_after_another_process_answered(mut bench: Bench) {
 
 #[test]
 fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
-    let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     bench.core.release(lock, 2, bench.now);
     let mut said = 0;
     for _ in 0..200 {
@@ -247,8 +234,7 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
 
 #[test]
 fn pending_releases_are_dropped_when_a_node_was_down_for_ten_max_ttl() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);
     bench.lose(2);
     bench.core.release_nowait(&lock, bench.now);
@@ -334,9 +320,7 @@ fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dro
 
 #[test]
 fn close_releases_what_was_not_handed_out() {
-    let mut bench = Bench::new(3);
-    let held = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, held) = Bench::new(3).with_lock_everywhere();
     bench.core.acquire(b"won", LockOptions::once(TTL), 2, bench.now).unwrap();
     bench.answer(0..3, "+OK\r\n");
     bench.core.acquire(b"asked", LockOptions::once(TTL), 3, bench.now).unwrap();
@@ -372,8 +356,7 @@ fn close_sends_new_releases_before_repeated_ones() {
 
 #[test]
 fn close_writes_releases_that_wait_for_a_silent_node() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
     // With another request the client finds that node 2 is silent.
     bench.acquire();
     bench.assert_sent(0..3, ["SET"]);

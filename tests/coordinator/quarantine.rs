@@ -1,13 +1,11 @@
 //! The restart guard: of a node that may have forgotten a live lock, denials count and grants do
 //! not.
 
+use super::marker::MEMORY;
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
 use redlatch::proto::QuarantineReason;
-
-/// The length of a quarantine: `max_ttl` and its drift.
-const MEMORY: Duration = Duration::from_millis(60_602);
 
 /// The client loses its connection to the node, and finds another process there.
 fn restart(bench: &mut Bench, node: usize) {
@@ -83,18 +81,16 @@ fn error_of_nodes_that_just_started_says_how_long_that_will_last() {
 
 #[test]
 fn a_flush_takes_back_grants_that_are_not_decided_yet() {
-    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "+OK\r\n");
-    bench.reply(0, flush);
+    bench.reply(0, FLUSH);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
     // A node sends its notification of a flush before the replies to later commands. So it executed
-    // this SET after the flush, and the grant does not count.
-    bench.reply(2, &format!("{flush}+OK\r\n"));
+    // this SET after the FLUSH, and the grant does not count.
+    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
     bench.no_quorum();
 
     let mut off = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
@@ -103,7 +99,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
         off.sent(node);
     }
     off.reply(0, "+OK\r\n");
-    off.reply(0, flush);
+    off.reply(0, FLUSH);
     off.reply(1, "+OK\r\n");
     assert!(off.completion().unwrap().result.is_ok(), "the guard is off");
 }
@@ -197,7 +193,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
 fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([2], &format!("+OK\r\n{FLUSH}"));
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1, 2]);
@@ -207,7 +203,7 @@ fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
 fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.answer([0], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([0], &format!("+OK\r\n{FLUSH}"));
     bench.answer([1], "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
@@ -219,7 +215,7 @@ fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
 fn a_node_that_forgot_before_it_answered_is_reported_without_an_answer() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.answer([0], ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([0], FLUSH);
     bench.answer([1, 2], "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Nothing);

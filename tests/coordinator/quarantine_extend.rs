@@ -6,13 +6,6 @@
 use super::*;
 use redlatch::{Lock, LockToken, NodeId};
 
-const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-
-/// Three nodes. A quarantine lasts for the ttl of the locks and its drift.
-fn bench() -> Bench {
-    Bench::with(3, |settings| settings.max_ttl = TTL)
-}
-
 /// Node 2 is killed and starts again without its keys.
 fn restart_empty(bench: &mut Bench) {
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
@@ -49,7 +42,7 @@ fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
 
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
-    let mut bench = bench();
+    let mut bench = Bench::short_quarantine(3);
     restart_empty(&mut bench);
     let lock = bench.hold(&[0, 1]);
     bench.answer_to(["SET"], [2], "+OK\r\n");
@@ -61,7 +54,7 @@ fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
 
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_flush() {
-    let mut bench = bench();
+    let mut bench = Bench::short_quarantine(3);
     // The lock is won without node 2, which is flushed before it executes the SET.
     let lock = bench.hold(&[0, 1]);
     bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
@@ -70,7 +63,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_flush() {
 
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_flush_during_the_acquire() {
-    let mut bench = bench();
+    let mut bench = Bench::short_quarantine(3);
     bench.acquire();
     bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
     bench.answer([0, 1], "+OK\r\n");
@@ -80,8 +73,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_flush_during_the_acquire
 
 #[test]
 fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_lost() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     // The node restarts without its keys, and the SET of the old connection may have come after
     // that. The client sees only that it is another process.
@@ -91,8 +83,7 @@ fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_
 
 #[test]
 fn extend_counts_a_key_that_survived_what_the_node_forgot() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], "+OK\r\n");
     bench.reply(2, FLUSH);
     // This client's key was there before and after the flush, so no other client had the key.
@@ -101,8 +92,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
 
 #[test]
 fn extend_counts_a_key_found_on_a_trusted_node_though_the_reply_to_set_was_lost() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reconnect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
@@ -116,7 +106,7 @@ fn extend_counts_a_key_found_on_a_trusted_node_though_the_reply_to_set_was_lost(
 
 #[test]
 fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
-    let mut bench = bench();
+    let mut bench = Bench::short_quarantine(3);
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
     bench.core.adopt(b"k", token, TTL, 1, bench.now).unwrap();
     bench.answer_to(["EVAL"], 0..3, ":1\r\n");
@@ -137,7 +127,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
     // The quarantine begins before the extend is sent, while it is in flight, or after node 2
     // granted it.
     for (before, granted) in [(true, false), (false, false), (false, true)] {
-        let mut bench = bench();
+        let mut bench = Bench::short_quarantine(3);
         if before {
             bench.reply(2, FLUSH);
         }
@@ -159,8 +149,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
 
 #[test]
 fn a_node_that_granted_after_a_flush_is_no_holder() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1]);
@@ -168,8 +157,7 @@ fn a_node_that_granted_after_a_flush_is_no_holder() {
 
 #[test]
 fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], "_\r\n");
     // An operator makes node 2 a copy of node 0, so it has this client's key and not the rival's.
     restart_empty(&mut bench);
@@ -178,7 +166,7 @@ fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
 
 #[test]
 fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
-    let mut bench = bench();
+    let mut bench = Bench::short_quarantine(3);
     bench.lose(2);
     let lock = bench.hold(&[0, 1]);
     bench.pass(millis(600));
@@ -190,10 +178,9 @@ fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
     for noticed in ["while the node is trusted", "in quarantine"] {
-        let mut bench = bench();
+        let mut bench = Bench::short_quarantine(3);
         // The clock of node 2 jumped before the SET, so the rival's key expired too early.
-        let lock = bench.hold(&[0, 1]);
-        bench.answer([2], "+OK\r\n");
+        let lock = bench.hold_everywhere();
         bench.pass(Duration::from_secs(5));
         bench.assert_sent(0..3, ["TIME"]);
         if noticed == "in quarantine" {
@@ -211,8 +198,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
 
 #[test]
 fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reconnect(2);
     bench.sent(2);
@@ -226,8 +212,7 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
 
 #[test]
 fn a_node_that_was_healed_in_quarantine_is_a_holder_when_that_is_over() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = Bench::short_quarantine(3).with_lock(&[0, 1]);
     bench.answer_to(["SET"], [2], &format!("+OK\r\n{FLUSH}"));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer_each([":1\r\n", ":1\r\n", ":0\r\n"].into_iter().enumerate());

@@ -70,8 +70,7 @@ fn a_shorter_extend_does_not_end_a_pending_release_earlier() {
 
 #[test]
 fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
-    let mut bench = Bench::with(1, without_probes);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::with(1, without_probes).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer([0], ":1\r\n");
     bench.pass(Duration::from_secs(30));
@@ -81,9 +80,7 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
 
 #[test]
 fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
-    let mut bench = Bench::with(3, without_probes);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "+OK\r\n");
+    let (mut bench, lock) = Bench::with(3, without_probes).with_lock_everywhere();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.answer(0..3, "-BUSY a script runs\r\n");
     bench.pass(Duration::from_secs(20));
@@ -97,8 +94,7 @@ fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
 
 #[test]
 fn close_does_not_release_a_lock_that_is_being_extended() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.sent(0);
     bench.core.close(bench.now);
@@ -108,8 +104,7 @@ fn close_does_not_release_a_lock_that_is_being_extended() {
 
 #[test]
 fn close_repeats_a_release_by_its_source() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.release(lock, 2, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"]);
     bench.core.close(bench.now);
@@ -174,8 +169,7 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
     });
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2, "the end of the earlier connection, and the release");
     bench.pass(millis(50));
@@ -222,8 +216,7 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
             (0..3).for_each(|node| drop(bench.sent(node)));
             bench.core.cancel(op, bench.now);
         } else {
-            let lock = bench.hold(&[0, 1]);
-            bench.answer([2], "+OK\r\n");
+            let lock = bench.hold_everywhere();
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..3).for_each(|node| drop(bench.sent(node)));
             if what == "given away" {
@@ -260,9 +253,8 @@ fn many_flushes_in_one_read_cost_little_more_than_one() {
     for _ in 0..20_000 {
         bench.acquire();
     }
-    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    let mut took = [1, 65_536 / flush.len()].map(|count| {
-        let bytes = flush.repeat(count);
+    let mut took = [1, 65_536 / FLUSH.len()].map(|count| {
+        let bytes = FLUSH.repeat(count);
         bench.now = bench.now.saturating_add(millis(1));
         let start = std::time::Instant::now();
         bench.reply(0, &bytes);

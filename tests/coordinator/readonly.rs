@@ -16,8 +16,7 @@ fn assert_rejected(bench: &Bench, node: usize) {
 
 #[test]
 fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     bench.assert_sent(0..3, ["SET"]);
     bench.reply(2, READONLY);
     assert_rejected(&bench, 2);
@@ -39,8 +38,7 @@ fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again
 #[test]
 fn extend_does_not_count_a_node_that_became_a_replica() {
     for refusal in [READONLY, WRAPPED] {
-        let mut bench = Bench::new(3);
-        let lock = bench.hold(&[0, 1, 2]);
+        let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
         bench.core.extend(&lock, TTL, 2, bench.now).expect("it is held");
         bench.assert_sent(0..3, ["EVALSHA"]);
         bench.reply(0, ":1\r\n");
@@ -57,7 +55,7 @@ fn extend_does_not_count_a_node_that_became_a_replica() {
 
 #[test]
 fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replica() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     bench.acquire();
     let replies = [
         "-OOM command not allowed\r\n",
@@ -80,7 +78,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
 
 #[test]
 fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() {
-    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let mut bench = Bench::quiet(3);
     bench.acquire();
     bench.answer([0], "-OOM command not allowed\r\n");
     bench.lose(0);

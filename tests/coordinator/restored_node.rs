@@ -7,19 +7,11 @@ use super::*;
 use redlatch::proto::Action;
 use redlatch::{Lock, NodeId};
 
-const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// With this `max_ttl` a quarantine lasts longer than the ttl of the locks in these tests.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
 fn bench() -> Bench {
     Bench::with(3, |settings| settings.max_ttl = MAX_TTL)
-}
-
-/// A lock that all three nodes granted.
-fn held_by_all(bench: &mut Bench) -> Lock {
-    let lock = bench.hold(&[0, 1]);
-    bench.answer_to(["SET"], [2], "+OK\r\n");
-    lock
 }
 
 /// The client connects to the node again. Another process runs there, with keys that the client did
@@ -68,8 +60,7 @@ fn renew_without_2(bench: &mut Bench, lock: &Lock, length: Duration) {
 
 #[test]
 fn restored_node_does_not_count_if_its_key_may_have_ended() {
-    let mut bench = bench();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = bench().with_lock_everywhere();
     bench.lose(2);
     // The key ends on node 2, which may then grant it to another client. After that node 2 starts
     // from a copy of node 1, so it has this client's token again.
@@ -80,8 +71,7 @@ fn restored_node_does_not_count_if_its_key_may_have_ended() {
 
 #[test]
 fn restored_node_does_not_count_if_it_was_in_quarantine_already() {
-    let mut bench = bench();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = bench().with_lock_everywhere();
     // Node 2 restarts with its keys, and grants an extend while the proof holds, so it counts.
     replace_process(&mut bench, 2, "SSS");
     assert!(extended_by(&mut bench, &lock, &[0, 2]));
@@ -102,7 +92,7 @@ fn extend_in_quarantine_counts_only_if_it_is_read_before_the_proof_ends() {
             settings.max_ttl = MAX_TTL;
             settings.node_timeout = Duration::from_secs(20);
         });
-        let lock = held_by_all(&mut bench);
+        let lock = bench.hold_everywhere();
         bench.reply(2, FLUSH);
         bench.pass(millis(5_000));
         assert!(extended_by(&mut bench, &lock, &[0, 1]));
@@ -118,8 +108,7 @@ fn extend_in_quarantine_counts_only_if_it_is_read_before_the_proof_ends() {
 
 #[test]
 fn quarantine_does_not_end_a_lock_that_is_renewed() {
-    let mut bench = bench();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = bench().with_lock_everywhere();
     replace_process(&mut bench, 1, "SSS");
     replace_process(&mut bench, 2, "TTT");
     // For five ttls only nodes in quarantine answer. Each of their grants comes while the proof by
@@ -134,8 +123,7 @@ fn quarantine_does_not_end_a_lock_that_is_renewed() {
 
 #[test]
 fn node_that_forgets_again_in_quarantine_counts_while_its_proof_holds() {
-    let mut bench = bench();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = bench().with_lock_everywhere();
     for run in ["SSS", "TTT", "UUU"] {
         replace_process(&mut bench, 2, run);
         assert!(extended_by(&mut bench, &lock, &[1, 2]));
@@ -144,9 +132,9 @@ fn node_that_forgets_again_in_quarantine_counts_while_its_proof_holds() {
 
 #[test]
 fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let mut bench = Bench::short_quarantine(3);
     bench.reply(2, FLUSH);
-    let lock = held_by_all(&mut bench);
+    let lock = bench.hold_everywhere();
     for _ in 0..2 {
         bench.pass(millis(5_100));
         answer(&mut bench, &[0, 1, 2]);
@@ -180,8 +168,7 @@ fn leave_unanswered(bench: &mut Bench, node: usize, name: &str) {
 
 #[test]
 fn late_answer_to_an_earlier_extend_proves_the_key_for_that_extend_only() {
-    let mut bench = patient();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = patient().with_lock_everywhere();
     for asked_at in [1, 4] {
         bench.pass(Duration::from_secs(if asked_at == 1 { 1 } else { 3 }));
         assert!(extended_by(&mut bench, &lock, &[0, 1]));
@@ -200,8 +187,7 @@ fn late_answer_to_an_earlier_extend_proves_the_key_for_that_extend_only() {
 
 #[test]
 fn late_grant_proves_the_key_for_the_acquire_only() {
-    let mut bench = patient();
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = patient().with_lock(&[0, 1]);
     leave_unanswered(&mut bench, 2, "SET");
     bench.pass(Duration::from_secs(4));
     assert!(extended_by(&mut bench, &lock, &[0, 1]));
@@ -217,8 +203,7 @@ fn late_grant_proves_the_key_for_the_acquire_only() {
 
 #[test]
 fn grant_in_quarantine_is_a_new_proof_also_after_the_majority() {
-    let mut bench = bench();
-    let lock = held_by_all(&mut bench);
+    let (mut bench, lock) = bench().with_lock_everywhere();
     replace_process(&mut bench, 2, "SSS");
     for _ in 0..9 {
         bench.pass(TTL / 3);
@@ -235,8 +220,7 @@ fn healed_key_is_proven_for_what_was_left_of_the_lock() {
     // The lock ends at 14.898 s. The heal gives the key the time that was left of the lock, less
     // 102 ms of drift and 1 ms of rounding.
     for (read_at, counts) in [(14_760, true), (14_810, false)] {
-        let mut bench = patient();
-        let lock = held_by_all(&mut bench);
+        let (mut bench, lock) = patient().with_lock_everywhere();
         bench.pass(millis(5_000));
         answer(&mut bench, &[0, 1, 2]);
         assert!(extended_by(&mut bench, &lock, &[0, 1]));

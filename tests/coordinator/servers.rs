@@ -84,8 +84,7 @@ fn same_server_is_rejected_until_its_run_id_differs() {
 
 #[test]
 fn a_server_that_is_silent_or_in_quarantine_is_known_by_its_run_id_too() {
-    let mut bench = Bench::new(3);
-    bench.acquire();
+    let mut bench = Bench::new(3).with_request();
     bench.names(0);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(0), NodeState::Suspect);

@@ -7,7 +7,7 @@ use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, ReleaseOutcome};
 
-use crate::bench::{Bench, Command, TTL};
+use crate::bench::{Bench, Command, FLUSH, TTL};
 
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 
@@ -54,11 +54,37 @@ fn expect(bench: &mut Bench, node: usize, name: &str, keys: &[&str]) -> Command 
 /// Acquires a lock on these keys, which every node grants.
 fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
     ask(bench, names);
+    confirm(bench, "acquire", names);
+    bench.won()
+}
+
+/// So many nodes that were asked for these keys, once.
+fn asked(nodes: usize, names: &[&str]) -> Bench {
+    let mut bench = Bench::new(nodes);
+    ask(&mut bench, names);
+    bench
+}
+
+/// So many nodes, and a lock on these keys, as `hold` acquires it.
+fn held(nodes: usize, names: &[&str]) -> (Bench, Lock) {
+    let mut bench = Bench::new(nodes);
+    let lock = hold(&mut bench, names);
+    (bench, lock)
+}
+
+/// Asserts that each node was sent only this script, as `expect` does, and confirms it.
+#[track_caller]
+fn confirm(bench: &mut Bench, name: &str, keys: &[&str]) {
     for node in 0..bench.markers.len() {
-        expect(bench, node, "acquire", names);
+        expect(bench, node, name, keys);
         bench.reply(node, ":1\r\n");
     }
-    bench.won()
+}
+
+/// Releases a lock on the only node.
+fn release(bench: &mut Bench, lock: &Lock) {
+    bench.core.release_nowait(lock, bench.now);
+    bench.answer([0], ":1\r\n");
 }
 
 /// The key that an error names, and what it reports of the set.
@@ -69,8 +95,7 @@ fn named(error: &Error) -> (&str, Option<ReportedSet>) {
 
 #[test]
 fn set_is_one_script_with_all_keys_on_each_node() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench, &["b", "a", "b"]);
+    let mut bench = asked(3, &["b", "a", "b"]);
     for node in 0..3 {
         let said = expect(&mut bench, node, "acquire", &["a", "b"]);
         assert_eq!((&said[0][..], &said[6][..]), ("EVAL", "10000"), "a node's first one");
@@ -78,16 +103,10 @@ fn set_is_one_script_with_all_keys_on_each_node() {
     }
     let lock = bench.won();
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
-    for node in 0..3 {
-        expect(&mut bench, node, "extend", &["a", "b"]);
-        bench.reply(node, ":1\r\n");
-    }
+    confirm(&mut bench, "extend", &["a", "b"]);
     bench.extended();
     bench.core.release(lock, 0, bench.now);
-    for node in 0..3 {
-        expect(&mut bench, node, "release", &["a", "b"]);
-        bench.reply(node, ":1\r\n");
-    }
+    confirm(&mut bench, "release", &["a", "b"]);
     assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
     ask(&mut bench, &["c", "d"]);
@@ -96,8 +115,7 @@ fn set_is_one_script_with_all_keys_on_each_node() {
 
 #[test]
 fn set_of_one_key_is_a_plain_lock() {
-    let mut bench = Bench::new(1);
-    ask(&mut bench, &["a", "a"]);
+    let mut bench = asked(1, &["a", "a"]);
     assert_eq!(bench.sent(0)[0][..2], ["SET", "a"]);
 }
 
@@ -124,12 +142,8 @@ fn set_with_a_bad_key_is_refused_before_anything_is_sent() {
 
 #[test]
 fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
-    let mut bench = Bench::new(3);
-    ask(&mut bench, &["a", "b", "c"]);
-    (0..3).for_each(|node| drop(bench.sent(node)));
-    bench.reply(0, ":1\r\n");
-    bench.reply(1, ":-2\r\n");
-    bench.reply(2, ":-2\r\n");
+    let mut bench = asked(3, &["a", "b", "c"]);
+    bench.answer_each([(0, ":1\r\n"), (1, ":-2\r\n"), (2, ":-2\r\n")]);
     let error = bench.refused();
     assert!(error.is_contended(), "{error}");
     assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
@@ -142,8 +156,7 @@ fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
 
 #[test]
 fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
-    let mut bench = Bench::new(1);
-    ask(&mut bench, &["a", "b"]);
+    let mut bench = asked(1, &["a", "b"]);
     drop(bench.sent(0));
     // In spite of the error the node may have set the first key, so the client releases both.
     bench.reply(0, OOM);
@@ -156,15 +169,13 @@ fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
 
 #[test]
 fn release_of_a_set_is_asked_again_if_a_node_refused_it() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(1, &["a", "b"]);
     bench.core.release(lock, 0, bench.now);
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, "-MISCONF no\r\n");
     assert!(bench.sent(0).is_empty());
     bench.pass(Duration::from_millis(50));
-    expect(&mut bench, 0, "release", &["a", "b"]);
-    bench.reply(0, ":1\r\n");
+    confirm(&mut bench, "release", &["a", "b"]);
     drop(bench.completion());
     bench.assert_idle();
 }
@@ -194,16 +205,12 @@ fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
         let form = bench.sent(0)[0][0].clone();
         bench.reply(0, ":1\r\n");
         drop(bench.completion());
-        bench.core.release_nowait(&lock, bench.now);
-        drop(bench.sent(0));
-        bench.reply(0, ":1\r\n");
+        release(bench, &lock);
         form
     };
     assert_eq!([extends(&mut bench), extends(&mut bench)], ["EVAL", "EVALSHA"]);
     let lock = hold(&mut bench, &["a", "b"]);
-    bench.core.release_nowait(&lock, bench.now);
-    drop(bench.sent(0));
-    bench.reply(0, ":1\r\n");
+    release(&mut bench, &lock);
     ask(&mut bench, &["a", "b"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT no\r\n");
@@ -215,11 +222,8 @@ fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
 
 #[test]
 fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, &["a", "b"]);
-    bench.core.release_nowait(&lock, bench.now);
-    drop(bench.sent(0));
-    bench.reply(0, ":1\r\n");
+    let (mut bench, lock) = held(1, &["a", "b"]);
+    release(&mut bench, &lock);
     ask(&mut bench, &["a", "b"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOPERM this user has no permissions to access one of the keys\r\n");
@@ -258,8 +262,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
 
 #[test]
 fn heal_of_a_set_brings_back_what_one_node_lost() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(3, &["a", "b"]);
     bench.pass(TTL / 10);
     bench.core.extend(&lock, TTL / 2, 0, bench.now).expect("it is held");
     (0..3).for_each(|node| drop(bench.sent(node)));
@@ -278,13 +281,9 @@ fn heal_of_a_set_brings_back_what_one_node_lost() {
 
 #[test]
 fn heal_of_a_set_leaves_a_key_that_another_client_took_there() {
-    let mut bench = Bench::new(3);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(3, &["a", "b"]);
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
-    (0..3).for_each(|node| drop(bench.sent(node)));
-    bench.reply(0, ":-5\r\n");
-    bench.reply(1, ":1\r\n");
-    bench.reply(2, ":1\r\n");
+    bench.answer_each([(0, ":-5\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
     assert!(bench.sent(0).is_empty());
 }
 
@@ -292,7 +291,7 @@ fn heal_of_a_set_leaves_a_key_that_another_client_took_there() {
 fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
     let mut bench = Bench::new(3);
     for node in 0..2 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        bench.reply(node, FLUSH);
         drop(bench.sent(node));
     }
     ask(&mut bench, &["a", "b"]);
@@ -309,8 +308,7 @@ fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
 
 #[test]
 fn script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(1, &["a", "b"]);
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL", "its answer may be lost");
     bench.reply(0, ":1\r\n");
@@ -342,8 +340,7 @@ fn set_is_released_by_its_script_also_where_a_node_has_a_command_of_its_own() {
 
 #[test]
 fn close_releases_every_key_of_a_set() {
-    let mut bench = Bench::new(1);
-    ask(&mut bench, &["a", "b"]);
+    let mut bench = asked(1, &["a", "b"]);
     drop(bench.sent(0));
     bench.core.close(bench.now);
     assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL");
@@ -367,8 +364,7 @@ fn close_releases_every_key_of_a_set() {
 
 #[test]
 fn set_is_adopted_as_a_whole_under_a_new_token() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(1, &["a", "b"]);
     let token = bench.core.into_token(lock, bench.now).expect("it is held");
     bench.assert_idle();
     let both = keys(&["b", "a"]);
@@ -381,8 +377,7 @@ fn set_is_adopted_as_a_whole_under_a_new_token() {
         if answer == ":1\r\n" {
             let lock = bench.won();
             bench.core.release(lock, 0, bench.now);
-            expect(&mut bench, 0, "release", &["a", "b"]);
-            bench.reply(0, ":1\r\n");
+            confirm(&mut bench, "release", &["a", "b"]);
             drop(bench.completion());
         }
     }
@@ -395,8 +390,7 @@ fn set_is_adopted_as_a_whole_under_a_new_token() {
 
 #[test]
 fn set_is_released_by_its_token_alone() {
-    let mut bench = Bench::new(1);
-    let lock = hold(&mut bench, &["a", "b"]);
+    let (mut bench, lock) = held(1, &["a", "b"]);
     let token = bench.core.into_token(lock, bench.now).expect("it is held");
     bench.core.release_token(["a", "b"], token, 0, bench.now).expect("it is asked");
     expect(&mut bench, 0, "release", &["a", "b"]);
@@ -408,8 +402,7 @@ fn set_is_released_by_its_token_alone() {
 #[test]
 fn reply_that_a_script_over_a_set_cannot_give_is_no_vote() {
     for reply in [":0\r\n", ":2\r\n", ":-65\r\n", "+OK\r\n", "$-1\r\n"] {
-        let mut bench = Bench::new(1);
-        ask(&mut bench, &["a", "b"]);
+        let mut bench = asked(1, &["a", "b"]);
         drop(bench.sent(0));
         bench.reply(0, reply);
         let error = bench.refused();

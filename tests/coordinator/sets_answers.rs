@@ -35,8 +35,7 @@ fn extend(world: &mut World, client: usize, lock: &Lock) {
 /// even when node 2 restarts with data in which both keys are the set's.
 #[test]
 fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
-    let mut world = World::new(3);
-    let (holder, set) = (world.client(), world.client());
+    let (mut world, [holder, set]) = World::with_clients(3);
     let lock = won_in_line(&mut world, holder, b"b");
     ask_for(&mut world, set, &[b"b", b"c"]);
     assert_eq!(lines_of(&world, b"b"), [1; 3]);
@@ -69,8 +68,7 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
 /// come back there by that: the client has to heal the node.
 #[test]
 fn hand_over_of_one_key_does_not_replace_the_heal_of_a_set() {
-    let mut world = World::new(3);
-    let (set, lock, holder) = held_by_two(&mut world);
+    let (mut world, set, lock, holder) = held_by_two();
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
     world.deliver_to_node(holder, 2);
@@ -89,8 +87,7 @@ fn hand_over_of_one_key_does_not_replace_the_heal_of_a_set() {
 /// the set's token is at all keys again.
 #[test]
 fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_healed() {
-    let mut world = World::new(3);
-    let (set, lock, holder) = held_by_two(&mut world);
+    let (mut world, set, lock, holder) = held_by_two();
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
     // Too few nodes have granted the extend yet, so the client does not heal node 2.
@@ -109,8 +106,7 @@ fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_heal
 /// the line of `a`, so it must not count for `b`.
 #[test]
 fn message_about_an_earlier_key_does_not_count_for_the_next_one() {
-    let mut world = World::new(3);
-    let (set, holder, lock) = behind_the_first_key(&mut world);
+    let (mut world, set, holder, lock) = behind_the_first_key();
     world.release(holder, lock);
     world.stop(holder);
     (0..2).for_each(|node| world.deliver_to_node(holder, node));

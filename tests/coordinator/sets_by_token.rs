@@ -7,9 +7,7 @@ use redlatch::proto::ReportedSet;
 use redlatch::proto::sets::EXTEND_SET;
 use redlatch::{Error, LockToken, LostReason, NodeError, NodeId, NodeReply, NodeState, Outcome};
 
-use crate::bench::{Bench, TTL};
-
-const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+use crate::bench::{Bench, FLUSH, TTL};
 
 fn token() -> LockToken {
     LockToken::parse(&"b".repeat(40)).expect("forty digits")
@@ -17,7 +15,7 @@ fn token() -> LockToken {
 
 /// Three nodes that are asked to extend `a` and `b`. A quarantine lasts for the ttl and its drift.
 fn asked() -> Bench {
-    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let mut bench = Bench::short_quarantine(3);
     bench.core.extend_token(["b", "a"], token(), TTL, 5, bench.now).expect("it can be asked");
     bench
 }
@@ -81,7 +79,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
 fn extend_by_token_of_a_set_never_counts_a_node_in_quarantine() {
     // The quarantine begins before the extend is sent, or after the node granted it.
     for before in [true, false] {
-        let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+        let mut bench = Bench::short_quarantine(3);
         if before {
             bench.reply(2, FLUSH);
             assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));

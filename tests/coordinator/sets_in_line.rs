@@ -12,8 +12,7 @@ const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
 
 #[test]
 fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothing() {
-    let mut world = World::new(3);
-    let (holder, set) = (world.client(), world.client());
+    let (mut world, [holder, set]) = World::with_clients(3);
     ask_for(&mut world, holder, &[b"b"]);
     let lock = world.won(holder);
     ask_for(&mut world, set, &ALL);
@@ -30,8 +29,7 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
 /// So the set waits for `b`.
 #[test]
 fn set_waits_for_the_key_that_leaves_no_majority() {
-    let mut world = World::new(5);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(5);
     world.run_on(0..2, &[b"SET", b"a", b"another", b"PX", b"60000"]);
     world.run_on(2..5, &[b"SET", b"b", b"another", b"PX", b"60000"]);
     ask_for(&mut world, set, &ALL);
@@ -45,7 +43,7 @@ fn set_waits_for_the_key_that_leaves_no_majority() {
 /// its keys in the order of their bytes, and keeps those that it has while it waits for the next.
 #[test]
 fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
-    let (mut world, all) = World::with_clients(3, 4);
+    let (mut world, all) = World::with_clients::<4>(3);
     ask_for(&mut world, all[0], &[b"b"]);
     let b = world.won(all[0]);
     ask_for(&mut world, all[1], &ALL);
@@ -76,8 +74,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
 
 #[test]
 fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     world.run_on(0..3, &[b"SET", b"b", b"another"]);
     ask_for(&mut world, set, &ALL);
     // The set gets `b`, and then waits for `c`, which another program has.
@@ -179,8 +176,7 @@ fn set_that_gives_up_leaves_every_line_and_key() {
     // The wait ends when the set was refused once, when it was refused twice, or while it keeps
     // keys.
     for moment in [5, 50, 4000] {
-        let mut world = World::new(3);
-        let set = world.client();
+        let (mut world, [set]) = World::with_clients(3);
         world.run_on(0..3, &[b"SET", b"b", b"another"]);
         let options = LockOptions::new(LONG).wait(Duration::from_millis(moment));
         let now = world.now();

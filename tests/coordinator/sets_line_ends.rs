@@ -14,21 +14,20 @@ use super::sets_world::{
 
 /// A client wins a set over `a` and `b` in the line of `b`, with another client behind it there.
 /// Returns the first client, its lock, and the other client.
-fn win_set_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
-    let (holder, set, behind) = (world.client(), world.client(), world.client());
-    let lock = won_in_line(world, holder, b"b");
-    ask_for(world, set, &[b"a", b"b"]);
-    ask_for(world, behind, &[b"b"]);
-    assert_eq!(lines_of(world, b"b"), [2; 3]);
-    world.release_and_settle(holder, lock);
-    (set, world.won(set), behind)
+fn win_set_with_one_behind() -> (World, usize, Lock, usize) {
+    let (mut world, [holder, set, behind]) = World::with_clients(3);
+    let lock = won_in_line(&mut world, holder, b"b");
+    ask_for(&mut world, set, &[b"a", b"b"]);
+    ask_for(&mut world, behind, &[b"b"]);
+    assert_eq!(lines_of(&world, b"b"), [2; 3]);
+    let lock = world.hand_on(holder, lock, set);
+    (world, set, lock, behind)
 }
 
 /// The client hands its set off by a token, and the client that adopts it releases it.
 #[test]
 fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
-    let mut world = World::new(3);
-    let (set, lock, behind) = win_set_with_one_behind(&mut world);
+    let (mut world, set, lock, behind) = win_set_with_one_behind();
     let adopter = world.client();
     let now = world.now();
     let token = world.client_mut(set).into_token(lock, now).expect("it is held");
@@ -58,8 +57,7 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     };
     let wishes: [&[&[u8]]; 3] = [&[b"b"], &[b"a", b"b"], &[b"b", b"c"]];
     for keys in wishes {
-        let mut world = World::new(3);
-        let (set, lock, behind) = win_set_with_one_behind(&mut world);
+        let (mut world, set, lock, behind) = win_set_with_one_behind();
         world.release_and_settle(set, lock);
         ask_with(&mut world, set, keys, LockOptions::new(LONG));
         assert!((0..3).all(|node| in_line_of_b(&world, set, node)), "{}", world.output(set, 0));
@@ -73,8 +71,7 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
 /// in line. When its turn comes, the set joins that line.
 #[test]
 fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_stand() {
-    let mut world = World::new(3);
-    let (set, lock, behind) = win_set_with_one_behind(&mut world);
+    let (mut world, set, lock, behind) = win_set_with_one_behind();
     ask_with(&mut world, set, &[b"b", b"c"], LockOptions::new(LONG));
     world.release(set, lock);
     for node in 0..3 {
@@ -90,8 +87,7 @@ fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_sta
 /// No other client stood in the line of `a`, so the client does not join that first.
 #[test]
 fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
-    let mut world = World::new(3);
-    let (set, lock, _) = win_set_with_one_behind(&mut world);
+    let (mut world, set, lock, _) = win_set_with_one_behind();
     world.release_and_settle(set, lock);
     world.pass(20 * MS);
     ask_with(&mut world, set, &[b"a"], LockOptions::new(LONG));
@@ -101,8 +97,7 @@ fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
 /// On node 2 `b` is still the earlier holder's when the set is won and handed off.
 #[test]
 fn set_that_is_handed_off_leaves_the_line_of_a_minority() {
-    let mut world = World::new(3);
-    let (set, lock, _) = held_by_two(&mut world);
+    let (mut world, set, lock, _) = held_by_two();
     world.call(set, |core, now| core.into_token(lock, now)).expect("it is held");
     world.settle();
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
@@ -115,8 +110,7 @@ fn set_that_is_handed_off_leaves_the_line_of_a_minority() {
 /// of `a` on node 2. It is won in the line of `c`.
 #[test]
 fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     take(&mut world, &[2], b"a");
     take(&mut world, &[0, 1], b"b");
     take(&mut world, &[0, 1], b"c");
@@ -150,8 +144,7 @@ fn client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
     });
     for (keys, command, answers_are_read) in cases {
         let case = format!("{} keys, {command}, answers read: {answers_are_read}", keys.len());
-        let mut world = World::new(3);
-        let client = world.client();
+        let (mut world, [client]) = World::with_clients(3);
         ask_for(&mut world, client, keys);
         let lock = world.won(client);
         world.pass(20 * MS);

@@ -50,8 +50,7 @@ fn leave_over(world: &mut World, node: usize, key: &[u8]) {
 /// Each key is free on a majority, but no majority has both keys free.
 #[test]
 fn leftovers_on_two_nodes_do_not_make_a_set_ask_without_end() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     leave_over(&mut world, 1, b"a");
     leave_over(&mut world, 2, b"b");
     ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
@@ -64,8 +63,7 @@ fn leftovers_on_two_nodes_do_not_make_a_set_ask_without_end() {
 /// Node 2 is in quarantine, and on node 1 another program left `b`, so no majority can grant it.
 #[test]
 fn leftover_and_a_node_in_quarantine_do_not_make_a_set_ask_without_end() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     world.restart(2, Restart::Empty);
     world.pass(300 * MS);
     leave_over(&mut world, 1, b"b");
@@ -119,8 +117,7 @@ fn set_that_keeps_a_key_and_makes_no_progress_gives_it_up_within_seconds() {
 /// is in flight to this node when the set goes on to the line of `b`.
 #[test]
 fn late_poll_of_an_earlier_line_leaves_no_member() {
-    let mut world = World::new(3);
-    let (set, holder, lock) = behind_the_first_key(&mut world);
+    let (mut world, set, holder, lock) = behind_the_first_key();
     world.cut_off(&[0, 1]);
     world.release_and_settle(holder, lock);
     world.cut_off(&[0, 1, 2]);
@@ -144,8 +141,7 @@ fn late_poll_of_an_earlier_line_leaves_no_member() {
 /// line of the first key on node 2.
 #[test]
 fn set_of_many_keys_leaves_no_member() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     let names: Vec<String> = (0..24).map(|key| format!("k{key:02}")).collect();
     let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     take(&mut world, &[2], keys[0]);
@@ -193,8 +189,7 @@ fn turns_before(world: &mut World, set: usize, others: &[usize]) -> usize {
 /// `b`.
 #[test]
 fn set_with_a_short_ttl_has_its_turn_in_a_long_line() {
-    let mut world = World::new(3);
-    let set = world.client();
+    let (mut world, [set]) = World::with_clients(3);
     let others: Vec<usize> = (0..30).map(|_| world.client()).collect();
     take(&mut world, &[0, 1, 2], b"a");
     for &other in &others {
@@ -224,8 +219,7 @@ fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bo
 /// there. The answer must not count for the line of `b`.
 #[test]
 fn answer_about_an_earlier_line_does_not_count_for_the_next_one() {
-    let mut world = World::new(3);
-    let (set, holder, lock) = behind_the_first_key(&mut world);
+    let (mut world, set, holder, lock) = behind_the_first_key();
     world.cut_off(&[2]);
     world.cut(set, 2);
     world.pass(20 * MS);

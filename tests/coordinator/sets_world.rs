@@ -83,14 +83,14 @@ pub fn won_in_line(world: &mut World, client: usize, key: &[u8]) -> Lock {
 /// A client waits for a set over `a` and `b`, and takes its keys in the order of their bytes. It
 /// stands in line for `a`, which another client holds. On all nodes `b` is another program's.
 /// Returns the first client, the client that holds `a`, and its lock.
-pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
-    let (set, first, second) = (world.client(), world.client(), world.client());
-    take(world, &[0, 1, 2], b"b");
-    ask_for(world, first, &[b"a"]);
+pub fn behind_the_first_key() -> (World, usize, usize, Lock) {
+    let (mut world, [set, first, second]) = World::with_clients(3);
+    take(&mut world, &[0, 1, 2], b"b");
+    ask_for(&mut world, first, &[b"a"]);
     let lock = world.won(first);
-    ask_for(world, set, &[b"a", b"b"]);
-    ask_for(world, second, &[b"a"]);
-    assert_eq!(lines_of(world, b"a"), [2; 3]);
+    ask_for(&mut world, set, &[b"a", b"b"]);
+    ask_for(&mut world, second, &[b"a"]);
+    assert_eq!(lines_of(&world, b"a"), [2; 3]);
     // The release hands `a` over to the set. The set is refused because of `b`, so it gives `a`
     // back, which hands it over to the second client.
     world.release_and_settle(first, lock);
@@ -98,24 +98,24 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
         world.pass(150 * MS);
     }
     let lock = world.won(second);
-    assert_eq!((lines_of(world, b"a"), lines_of(world, b"b")), (vec![1; 3], vec![0; 3]));
-    (set, second, lock)
+    assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![1; 3], vec![0; 3]));
+    (world, set, second, lock)
 }
 
 /// A client holds a set on nodes 0 and 1. On node 2 `a` is free, and `b` is the earlier holder's
 /// until its release arrives there. Returns the client, its lock, and the earlier holder.
-pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
-    let (holder, set) = (world.client(), world.client());
-    let lock = won_in_line(world, holder, b"b");
-    ask_for(world, set, &[b"a", b"b"]);
+pub fn held_by_two() -> (World, usize, Lock, usize) {
+    let (mut world, [holder, set]) = World::with_clients(3);
+    let lock = won_in_line(&mut world, holder, b"b");
+    ask_for(&mut world, set, &[b"a", b"b"]);
     world.release(holder, lock);
     world.deliver(holder, [0, 1], set);
     world.stop(holder);
     world.settle();
     let lock = world.won(set);
-    assert_eq!(lines_of(world, b"b"), [0, 0, 1]);
-    assert_eq!(holder_of(world, b"a")[2], "");
-    (set, lock, holder)
+    assert_eq!(lines_of(&world, b"b"), [0, 0, 1]);
+    assert_eq!(holder_of(&world, b"a")[2], "");
+    (world, set, lock, holder)
 }
 
 /// Asserts that no key and no line is left at any node.

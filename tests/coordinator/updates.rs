@@ -4,8 +4,6 @@
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason};
 
-const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-
 /// A bench whose driver asked for updates, and whose nodes are not probed.
 fn reporting(nodes: usize) -> Bench {
     let mut bench = Bench::with(nodes, |settings| {
@@ -14,14 +12,6 @@ fn reporting(nodes: usize) -> Bench {
     });
     bench.core.report_lock_updates();
     bench
-}
-
-/// Acquires a kept lock on all nodes.
-fn acquire_kept(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
-    let wait = Duration::ZERO;
-    bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
-    bench.answer(0..nodes, "+OK\r\n+OK\r\n:9999\r\n");
-    bench.won()
 }
 
 /// Takes all updates.
@@ -58,8 +48,7 @@ fn pass_to_the_deadline(bench: &mut Bench, lock: &Lock) {
 
 #[test]
 fn lock_update_reports_the_loss_of_a_lock_without_auto_extend_once_at_its_deadline() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
     bench.pass(deadline.saturating_since(bench.now) - millis(1));
     assert!(updates(&mut bench).is_empty(), "it is early");
@@ -72,8 +61,7 @@ fn lock_update_reports_the_loss_of_a_lock_without_auto_extend_once_at_its_deadli
 #[test]
 fn lock_update_of_a_lock_that_is_not_renewed_is_reported_only_to_a_driver_that_wants_them() {
     for kind in ["plain", "watched", "kept"] {
-        let mut bench = Bench::new(3);
-        let lock = bench.hold(&[0, 1, 2]);
+        let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
         match kind {
             "watched" => bench.core.watch(&lock, bench.now),
             "kept" => bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap(),
@@ -89,8 +77,7 @@ fn lock_update_of_a_lock_that_is_not_renewed_is_reported_only_to_a_driver_that_w
 
 #[test]
 fn lock_updates_that_are_not_taken_take_the_room_of_one() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     for times in 2..6 {
         bench.extend(&lock, times * TTL, 0..3);
     }
@@ -106,8 +93,7 @@ fn lock_update_alone_reports_the_loss_of_an_auto_extended_lock() {
         (AutoExtend::at_most(TTL * 100), LostReason::Expired),
     ];
     for (terms, reason) in cases {
-        let mut bench = reporting(3);
-        let lock = acquire_kept(&mut bench, 3, terms);
+        let (mut bench, lock) = reporting(3).with_kept_lock(terms);
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(deadline.saturating_since(bench.now) - LOSS_BEFORE);
         let mut reported = updates(&mut bench);
@@ -123,8 +109,7 @@ fn lock_update_alone_reports_the_loss_of_an_auto_extended_lock() {
 
 #[test]
 fn lock_update_reports_a_loss_that_an_extend_finds() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.reply(0, ":0\r\n");
     assert!(updates(&mut bench).is_empty(), "two of three may hold it");
@@ -138,8 +123,7 @@ fn lock_update_reports_a_loss_that_an_extend_finds() {
 #[test]
 fn lock_update_reports_a_loss_that_is_found_after_the_end_of_an_extend() {
     // Node 0 refuses the extend for good, so that fails. Later node 1 answers that the key is gone.
-    let mut bench = reporting(2);
-    let lock = bench.hold(&[0, 1]);
+    let (mut bench, lock) = reporting(2).with_lock(&[0, 1]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for script in ["EVALSHA", "EVAL"] {
         bench.answer_to([script], [0], "-NOPERM no\r\n");
@@ -155,7 +139,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
     for is_kept in [true, false] {
         let mut bench = reporting(3);
         let lock = if is_kept {
-            let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100));
+            let lock = bench.hold_kept(AutoExtend::at_most(TTL * 100));
             bench.core.watch(&lock, bench.now);
             (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it is kept"));
             lock
@@ -167,7 +151,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
             lock
         };
         assert_eq!(bench.core.auto_extended_locks(), 1);
-        (0..2).for_each(|node| bench.reply(node, FLUSHED));
+        (0..2).for_each(|node| bench.reply(node, FLUSH));
         bench.pass(millis(1));
         for node in 0..2 {
             assert_eq!(bench.names(node)[0], "EVALSHA", "{is_kept}");
@@ -214,7 +198,7 @@ fn lock_update_reports_no_loss_if_the_caller_ends_the_lock() {
         for kind in ["kept", "watched", "plain"] {
             let mut bench = reporting(3);
             let lock = match kind {
-                "kept" => acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100)),
+                "kept" => bench.hold_kept(AutoExtend::at_most(TTL * 100)),
                 _ => bench.hold(&[0, 1, 2]),
             };
             if kind == "watched" {
@@ -231,8 +215,7 @@ fn lock_update_reports_no_loss_if_the_caller_ends_the_lock() {
 /// A driver that asked for updates and never takes them extends and releases locks.
 #[test]
 fn updates_of_locks_that_are_over_take_no_room() {
-    let mut bench = reporting(3);
-    let other = bench.hold(&[0, 1, 2]);
+    let (mut bench, other) = reporting(3).with_lock(&[0, 1, 2]);
     for _ in 0..1_000 {
         let lock = bench.hold(&[0, 1, 2]);
         bench.extend(&lock, TTL * 2, 0..3);
@@ -249,8 +232,7 @@ fn updates_of_locks_that_are_over_take_no_room() {
 /// the same, so the warning still holds.
 #[test]
 fn warning_stays_if_the_terms_of_auto_extend_are_replaced() {
-    let mut bench = reporting(3);
-    let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
+    let (mut bench, lock) = reporting(3).with_kept_lock(AutoExtend::extensions(0));
     bench.pass(TTL * 3 / 4);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
     let updates = updates(&mut bench);
@@ -300,8 +282,7 @@ fn lock_update_is_no_loss_of_what_was_never_handed_out() {
 
 #[test]
 fn lock_update_reports_a_later_deadline_and_no_other() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     for (ttl, is_later) in [(2 * TTL, true), (TTL, false)] {
         bench.extend(&lock, ttl, 0..3);
         let deadline = bench.core.deadline(&lock).unwrap();
@@ -323,8 +304,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
 #[test]
 fn lock_update_warns_unless_the_lock_was_extended_since() {
     for is_extended in [false, true] {
-        let mut bench = reporting(3);
-        let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
+        let (mut bench, lock) = reporting(3).with_kept_lock(AutoExtend::extensions(0));
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(TTL * 3 / 4);
         assert!(bench.core.has_lock_updates(), "the warning");
@@ -344,8 +324,7 @@ fn lock_update_warns_unless_the_lock_was_extended_since() {
 
 #[test]
 fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert!(matches!(bench.core.extend(&lock, TTL, 2, bench.now), Err(Error::Busy(_))));
     bench.core.abandon(op, bench.now);
@@ -369,8 +348,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
 
 #[test]
 fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     bench.core.extend(&lock, 2 * TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     let extended = bench.core.deadline(&lock).unwrap();
@@ -384,8 +362,7 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
 
 #[test]
 fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
         bench.extend(&lock, ttl, 0..3);
         assert_eq!(updates(&mut bench).len(), expected, "{ttl:?}");
@@ -396,8 +373,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
 #[test]
 fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
     for first in ["watch", "warning"] {
-        let mut bench = reporting(3);
-        let lock = bench.hold(&[0, 1, 2]);
+        let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
         if first == "watch" {
             bench.core.watch(&lock, bench.now);
         }
@@ -424,8 +400,7 @@ fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
 
 #[test]
 fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     bench.pass(TTL * 3 / 4);
     assert!(updates(&mut bench).is_empty() && bench.core.is_expiring(&lock, bench.now));
     bench.core.watch_with_warning(&lock, bench.now);
@@ -440,10 +415,9 @@ fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
 fn lock_is_expiring_from_the_moment_of_its_warning_on() {
     let mut bench = reporting(3);
     let warns_early = AutoExtend::extensions(0).warn_before(TTL / 2);
-    let lock = acquire_kept(&mut bench, 3, warns_early);
+    let lock = bench.hold_kept(warns_early);
     pass_to_the_warning(&mut bench, &lock, TTL / 2);
-    let mut bench = reporting(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = reporting(3).with_lock(&[0, 1, 2]);
     let left = bench.core.remaining(&lock, bench.now);
     bench.pass(left - TTL / 3 - Duration::from_nanos(1));
     assert!(!bench.core.is_expiring(&lock, bench.now), "it is early");

@@ -29,8 +29,7 @@ fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
 
 #[test]
 fn request_is_not_refused_because_of_a_lock_that_is_over() {
-    let mut bench = Bench::new(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     // The lock has ended, but its timer has not expired yet.
     bench.now = bench.now.saturating_add(TTL);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
@@ -41,8 +40,7 @@ fn request_is_not_refused_because_of_a_lock_that_is_over() {
 
 #[test]
 fn a_wait_that_is_over_has_no_turn() {
-    let mut bench = Bench::quiet(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     ask_for(&mut bench, 2, millis(20));
     bench.now = bench.now.saturating_add(millis(500));
     bench.core.release_nowait(&lock, bench.now);
@@ -52,8 +50,7 @@ fn a_wait_that_is_over_has_no_turn() {
 
 #[test]
 fn adopt_does_not_split_the_queue() {
-    let mut bench = Bench::quiet(1).without_lines();
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).without_lines().with_lock(&[0]);
     let token = bench.core.into_token(lock, bench.now).unwrap();
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, WAIT);
@@ -79,8 +76,7 @@ fn adopt_does_not_split_the_queue() {
 #[test]
 fn the_waiter_after_those_that_gave_up_has_its_turn() {
     for gave_up in [1, 2, 5] {
-        let mut bench = Bench::quiet(1);
-        let lock = bench.hold(&[0]);
+        let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
         let deadline = bench.core.open_timers();
         (0..gave_up).for_each(|_| {
             ask_for(&mut bench, 2, millis(20));
@@ -104,14 +100,12 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
 
 #[test]
 fn a_turn_that_ends_at_once_is_followed_by_the_next() {
-    let mut bench = Bench::quiet(1);
-    let lock = bench.hold(&[0]);
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
     (1..=3).for_each(|data| {
         ask_for(&mut bench, data, WAIT);
     });
     // The node connects again with a configuration that the client rejects.
-    bench.lose(0);
-    bench.pass(millis(600));
+    bench.lose_and_back_off(0);
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
     bench.set_info(0, &format!("{INFO_OLD}{evicts}"));
     bench.connect(0);
@@ -126,8 +120,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
 
 #[test]
 fn request_is_refused_because_of_a_lock_only_before_its_deadline() {
-    let mut bench = Bench::quiet(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::quiet(3).with_lock(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
     // The timer of the deadline has not expired yet.
     for (moment, asks) in [(deadline.as_nanos() - 1, false), (deadline.as_nanos(), true)] {

@@ -99,8 +99,7 @@ fn queued_requests_of_a_client_are_served_in_order() {
 
 #[test]
 fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
-    let mut bench = Bench::new(3);
-    let held = bench.hold(&[0, 1]);
+    let (mut bench, held) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);
     ask_for(&mut bench, 5, Duration::ZERO);
     let done = bench.completion().unwrap();
@@ -192,15 +191,13 @@ fn queued_request_behind_one_without_quorum_ends_with_no_quorum() {
 
 #[test]
 fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
-    let mut bench = Bench::new(3);
-    let _ = bench.hold(&[0, 1, 2]);
+    let (mut bench, _) = Bench::new(3).with_lock(&[0, 1, 2]);
     ask_for(&mut bench, 2, Duration::ZERO);
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let left = TTL - millis(102);
     assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: false }));
     // A lock that is only watched is not reported as auto-extended.
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1, 2]);
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1, 2]);
     bench.core.watch(&lock, bench.now);
     ask_for(&mut bench, 2, Duration::ZERO);
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };

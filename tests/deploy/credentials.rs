@@ -153,8 +153,7 @@ fn a_socket_in_the_file_system_is_a_node_like_others() {
     let client = ready(config(urls));
     lock_extend_and_release(&client);
     // Two nodes end, and later start again with the same sockets.
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     client.drive(millis(100)).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");

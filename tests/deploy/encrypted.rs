@@ -2,22 +2,12 @@
 
 use super::papers::{Ca, Paper};
 use super::*;
-use crate::support::free_port;
+use crate::support::{Server, free_port};
 use redlatch::{Error, Tls};
 
-/// Whether the server under test was built with TLS; if not, prints that a test is not run.
-pub(super) fn can_encrypt() -> bool {
-    let server = crate::support::Server::get();
-    // The server is started for TLS without a certificate. It does not start, but one that was
-    // built with TLS says what it lacks.
-    let mut attempt = std::process::Command::new(&server.binary);
-    let port = free_port().to_string();
-    let output = attempt.args(["--port", "0", "--tls-port", &port]).output().expect("it was there");
-    let can = String::from_utf8_lossy(&output.stdout).contains("tls-cert-file");
-    if !can {
-        println!("not run: {} was built without TLS", server.binary);
-    }
-    can
+/// A CA, if the server under test can encrypt.
+fn ca() -> Option<Ca> {
+    Server::get().can_encrypt().then(Ca::new)
 }
 
 /// A fleet whose servers also listen with TLS, and the ports for that.
@@ -57,10 +47,7 @@ fn refusals(config: Config) -> Vec<String> {
 
 #[test]
 fn tls_works_with_a_private_ca_and_a_client_certificate() {
-    if !can_encrypt() {
-        return;
-    }
-    let ca = Ca::new();
+    let Some(ca) = ca() else { return };
     let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 3), "yes");
     let own = ca.paper("client");
     let tls = Tls::mutual(ca.pem.as_bytes(), own.certificate.as_bytes(), own.key.as_bytes());
@@ -77,10 +64,7 @@ fn tls_works_with_a_private_ca_and_a_client_certificate() {
 
 #[test]
 fn plain_encrypted_and_local_nodes_make_one_quorum() {
-    if !can_encrypt() {
-        return;
-    }
-    let ca = Ca::new();
+    let Some(ca) = ca() else { return };
     let papers = good_certificates(&ca, 3);
     let port = free_port();
     let fleet = Fleet::each(3, |index, folder| match index {
@@ -106,10 +90,7 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
 
 #[test]
 fn bad_certificate_is_refused_with_the_reason() {
-    if !can_encrypt() {
-        return;
-    }
-    let (ca, other) = (Ca::new(), Ca::new());
+    let Some((ca, other)) = ca().zip(ca()) else { return };
     let papers = [ca.paper("db.example"), ca.expired("127.0.0.1"), other.paper("127.0.0.1")];
     let (fleet, ports) = fleet(&ca, &papers, "no");
     let said =
@@ -122,10 +103,7 @@ fn bad_certificate_is_refused_with_the_reason() {
 
 #[test]
 fn node_that_demands_a_client_certificate_is_named_in_the_error() {
-    if !can_encrypt() {
-        return;
-    }
-    let (ca, other) = (Ca::new(), Ca::new());
+    let Some((ca, other)) = ca().zip(ca()) else { return };
     let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 3), "yes");
     let said =
         refusals(config(encrypted_urls(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
@@ -139,10 +117,7 @@ fn node_that_demands_a_client_certificate_is_named_in_the_error() {
 
 #[test]
 fn encrypted_to_a_plain_port_and_plain_to_an_encrypted_one_end_at_the_deadline() {
-    if !can_encrypt() {
-        return;
-    }
-    let ca = Ca::new();
+    let Some(ca) = ca() else { return };
     let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 1), "no");
     let plain_port = [fleet[0].port()];
     let tls = Tls::trusting(ca.pem.as_bytes()).unwrap();
@@ -163,10 +138,7 @@ fn tls_without_a_ca_trusts_no_server() {
 
 #[test]
 fn encrypted_node_that_restarts_is_ready_again() {
-    if !can_encrypt() {
-        return;
-    }
-    let ca = Ca::new();
+    let Some(ca) = ca() else { return };
     let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 1), "no");
     let tls = Tls::trusting(ca.pem.as_bytes()).unwrap();
     let client = ready(config(encrypted_urls(&ports)).tls(tls));

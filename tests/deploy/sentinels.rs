@@ -227,10 +227,9 @@ fn same_master_under_two_addresses_is_refused() {
 #[cfg(feature = "tls")]
 #[test]
 fn sentinel_and_master_are_asked_over_tls() {
-    use super::encrypted::can_encrypt;
     use super::papers::Ca;
-    use crate::support::free_port;
-    if !can_encrypt() {
+    use crate::support::{Server, free_port};
+    if !Server::get().can_encrypt() {
         return;
     }
     let ca = Ca::new();

@@ -24,7 +24,7 @@ mod timers;
 use std::time::{Duration, Instant};
 
 use crate::ready;
-use crate::support::{Dice, Fleet, Node, SECOND, SOON, eventually, millis};
+use crate::support::{Dice, Fleet, Node, SECOND, SOON, eventually, millis, number};
 use event_loops::Outer;
 use redlatch::{Client, Config, RestartGuard};
 

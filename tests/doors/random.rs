@@ -137,7 +137,7 @@ impl Anybody {
 
 #[test]
 fn descriptor_is_readable_whenever_the_engine_has_work_in_random_runs() {
-    let given = std::env::var("REDLATCH_TEST_DICE").ok().and_then(|it| it.parse().ok());
+    let given = number("REDLATCH_TEST_DICE");
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
     for (number, make) in LOOPS.into_iter().enumerate() {
         let masters = Masters::start(3).unwrap();

@@ -136,7 +136,7 @@ struct Tally {
 
 /// Runs with 512 slots, and in a long run also with 4,096.
 fn short_ttls<L: Locks>() {
-    let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
+    let wanted = number("REDLATCH_TEST_STRESS");
     let sizes = if wanted.is_some() { &AT_ONCE[..] } else { &AT_ONCE[..1] };
     for &at_once in sizes {
         for nodes in [3, 5] {

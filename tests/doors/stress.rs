@@ -91,8 +91,7 @@ const SHARED_KEYS: u32 = 3;
 
 /// Runs a door under a watchdog, and kills connections to its nodes at random.
 pub fn stress<D: Door>() {
-    let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
-    let wanted: u64 = wanted.unwrap_or(D::USUALLY);
+    let wanted: u64 = number("REDLATCH_TEST_STRESS").unwrap_or(D::USUALLY);
     // Of three nodes two decide, which can hide a lost wake-up of the third. So the test also runs
     // with one node.
     run_on_nodes::<D>(3, wanted - wanted / 4);

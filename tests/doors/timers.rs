@@ -39,8 +39,7 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
     let timeout = millis(300);
     for (mut locks, mut outer) in ready_loops(config(fleet.urls()).node_timeout(timeout)) {
         outer.until_silent(&mut locks);
-        fleet[0].stop();
-        fleet[1].stop();
+        fleet.on([0, 1], Node::stop);
         let start = Instant::now();
         locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let done = outer.completion(&mut locks);
@@ -48,8 +47,7 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
         assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
         assert!(took >= timeout && took < 10 * timeout + LOST, "{took:?}");
         println!("no quorum after {took:?}");
-        fleet[0].cont();
-        fleet[1].cont();
+        fleet.on([0, 1], Node::cont);
         outer.wait_ready(&mut locks, 3);
         outer.drive_until(&mut locks, "what is owed is paid", |locks| {
             locks.engine().coordinator().open_records() == 0

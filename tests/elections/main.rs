@@ -1,6 +1,8 @@
 //! Leader election with several candidates and an observer, in the simulated network. Each of them
 //! has a coordinator of its own, as if it ran in a process of its own.
 
+#[path = "../support/asked.rs"]
+mod asked;
 mod caller;
 mod checker;
 mod deaths;
@@ -122,8 +124,4 @@ fn turn(net: &mut Net<Client>, client: usize) -> Vec<(CampaignId, Standing)> {
     let core = &mut net.client_mut(client).core;
     let changes = std::iter::from_fn(|| core.poll_standing(now));
     changes.map(|change| (change.campaign, change.standing)).collect()
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }

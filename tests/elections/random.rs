@@ -397,13 +397,13 @@ fn run(seed: u64) -> Tally {
 
 #[test]
 fn random_elections_have_one_leader_at_a_time_and_block_nobody() {
-    let seeds = number("ELECTIONS_SEEDS").unwrap_or(7);
-    let first = number("ELECTIONS_FROM").unwrap_or(0);
+    let seeds = asked::seeds("ELECTIONS", 0, 7);
     let mut all = Tally::default();
-    for seed in first..first + seeds {
+    for seed in seeds.clone() {
         all += run(seed);
     }
-    println!("{seeds} seeds from {first} on: {all:?}");
+    println!("seeds {seeds:?}: {all:?}");
+    let seeds = seeds.end - seeds.start;
     assert!(all.terms as u64 >= 5 * seeds && all.reports as u64 >= 5 * seeds, "{all:?}");
     assert!(seeds < 7 || all.requests > 0, "{all:?}");
 }

@@ -215,8 +215,7 @@ fn play(replicas: u32, length: Duration) -> (usize, usize) {
 }
 
 fn length(default: u64) -> Duration {
-    let given = std::env::var("FAILOVER_SECS").ok().and_then(|given| given.parse().ok());
-    Duration::from_secs(given.unwrap_or(default))
+    Duration::from_secs(number("FAILOVER_SECS").unwrap_or(default))
 }
 
 #[test]

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::engine_loop::Loop;
 use crate::ready::{self, client, drive_until, wait_ready};
 use crate::support::{
-    Fleet, Folder, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis,
+    Fleet, Folder, Node, Proxy, SECOND, SOON, despite_stalls, eventually, millis, number,
 };
 use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
 

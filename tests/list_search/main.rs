@@ -116,49 +116,33 @@ fn every_order_within_the_full_bounds() {
     }
 }
 
-#[test]
-fn next_list_without_ballots_gives_two_holders() {
-    finds(Fault::NoBallots);
+/// A test for each fault of the protocol: with it the search finds two holders.
+macro_rules! finds {
+    ($($test:ident: $fault:ident,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                finds(Fault::$fault);
+            }
+        )*
+    };
 }
 
-#[test]
-fn list_that_only_one_member_has_gives_two_holders() {
-    finds(Fault::OneToldOnly);
-}
-
-#[test]
-fn next_step_without_a_wait_gives_two_holders() {
-    finds(Fault::NoWait);
-}
-
-#[test]
-fn wait_without_the_lease_gives_two_holders() {
-    finds(Fault::WaitWithoutLease);
-}
-
-#[test]
-fn wait_without_the_ttl_gives_two_holders() {
-    finds(Fault::WaitWithoutTtl);
-}
-
-#[test]
-fn learner_that_counts_gives_two_holders() {
-    finds(Fault::LearnerCounts);
-}
-
-#[test]
-fn node_that_counts_with_a_newer_list_gives_two_holders() {
-    finds(Fault::NewerListCounted);
-}
-
-#[test]
-fn id_that_is_given_back_without_reading_others_gives_two_holders() {
-    finds(Fault::ReturnedWithoutOthers);
-}
-
-#[test]
-fn id_that_is_given_back_in_a_list_of_one_gives_two_holders() {
-    finds(Fault::SmallListReadsAll);
+finds! {
+    next_list_without_ballots_gives_two_holders: NoBallots,
+    list_that_only_one_member_has_gives_two_holders: OneToldOnly,
+    next_step_without_a_wait_gives_two_holders: NoWait,
+    wait_without_the_lease_gives_two_holders: WaitWithoutLease,
+    wait_without_the_ttl_gives_two_holders: WaitWithoutTtl,
+    learner_that_counts_gives_two_holders: LearnerCounts,
+    node_that_counts_with_a_newer_list_gives_two_holders: NewerListCounted,
+    id_that_is_given_back_without_reading_others_gives_two_holders: ReturnedWithoutOthers,
+    id_that_is_given_back_in_a_list_of_one_gives_two_holders: SmallListReadsAll,
+    member_that_lost_the_list_and_counts_as_told_gives_two_holders: LostCountsAsTold,
+    ballot_of_a_node_that_lost_its_promises_gives_two_holders: ReturnedVotesInBallots,
+    node_that_counts_without_a_list_gives_two_holders: BlankCounts,
+    node_that_goes_back_an_epoch_gives_two_holders: EpochGoesBack,
+    client_that_never_reads_again_gives_two_holders: NoLease,
 }
 
 /// Also a list of two, where the client has read the one other member.
@@ -170,29 +154,4 @@ fn id_that_is_given_back_in_a_list_of_two_gives_two_holders_in_the_full_bounds()
         assert!(found.violation.is_some(), "{fault:?} is not found in a list of two");
         println!("{}", trace(&plan, Some(fault), &found));
     }
-}
-
-#[test]
-fn member_that_lost_the_list_and_counts_as_told_gives_two_holders() {
-    finds(Fault::LostCountsAsTold);
-}
-
-#[test]
-fn ballot_of_a_node_that_lost_its_promises_gives_two_holders() {
-    finds(Fault::ReturnedVotesInBallots);
-}
-
-#[test]
-fn node_that_counts_without_a_list_gives_two_holders() {
-    finds(Fault::BlankCounts);
-}
-
-#[test]
-fn node_that_goes_back_an_epoch_gives_two_holders() {
-    finds(Fault::EpochGoesBack);
-}
-
-#[test]
-fn client_that_never_reads_again_gives_two_holders() {
-    finds(Fault::NoLease);
 }

@@ -60,14 +60,12 @@ fn attempt_that_a_majority_answers_after_the_ttl_has_expired() {
     let fleet = Fleet::start(3);
     let timeout = 60 * SECOND;
     let client = ready::client(config(&fleet).node_timeout(timeout));
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let start = Instant::now();
     let error = client.try_lock("a", millis(40)).unwrap_err();
     assert!(matches!(error, Error::Expired(_)), "{error}");
     assert!(start.elapsed() < timeout / 2, "it waited for the node timeout");
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     wait_until_all_keys_end(&fleet);
 }
 

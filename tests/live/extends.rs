@@ -4,7 +4,6 @@
 //! The tests use one node, so that a returned call means that this node has executed the request.
 
 use super::*;
-use crate::support::Node;
 use redlatch::proto::counter_key;
 
 /// Many times as long as the extends take.

@@ -181,19 +181,16 @@ fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     // timeout.
     let mut guard = client.lock("a", 4 * SECOND).unwrap();
     let deadline = guard.deadline().unwrap();
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let error = guard.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(redlatch::clock::now() >= deadline, "it gave up before the deadline");
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     client.wait_ready(3);
     fleet.wait_empty();
 
     let mut guard = client.lock("a", TTL).unwrap();
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let (ports, pids) = ([fleet[0].port(), fleet[1].port()], [fleet[0].pid(), fleet[1].pid()]);
     let helper = std::thread::spawn(move || {
         std::thread::sleep(millis(800));

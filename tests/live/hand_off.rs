@@ -5,12 +5,7 @@ use std::sync::Barrier;
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};
-
-fn wrong_token() -> LockToken {
-    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
-}
 
 fn text(token: LockToken) -> Vec<u8> {
     token.to_string().into_bytes()

@@ -2,7 +2,6 @@
 
 use super::monitor_lines::writes;
 use super::*;
-use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
 
 /// What an inspection finds: its summary, and the key's state on each node.

@@ -3,7 +3,7 @@
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::{Node, PlainTimer, Proxy, Way};
+use crate::support::{PlainTimer, Proxy, Way};
 use redlatch::{LostReason, Outcome};
 
 /// A ttl so long that no lock of these tests ends by it, and that no renewal is the first to find a

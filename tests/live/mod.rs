@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
 use crate::ready;
-use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::support::{Dice, Fleet, Node, SECOND, SOON, despite_stalls, eventually, millis};
 use redlatch::{Client, Config, Engine, Error, Guard, LockOptions, LockUpdateKind};
-use redlatch::{NodeId, NodeState, RestartGuard, clock};
+use redlatch::{LockToken, NodeId, NodeState, RestartGuard, clock};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -139,6 +139,11 @@ impl Watched for Client {
             assert!(start.elapsed() < 90 * SECOND, "it was never told");
         }
     }
+}
+
+/// A token that no client has.
+fn wrong_token() -> LockToken {
+    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
 }
 
 /// Options for a lock that is renewed for as long as a test may take.

@@ -43,8 +43,7 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let timeout = SILENT;
     let client = ready::client(config(&fleet).node_timeout(timeout));
-    fleet[0].stop();
-    fleet[2].stop();
+    fleet.on([0, 2], Node::stop);
     let start = Instant::now();
     let error = client.try_lock("a", 60 * SECOND).unwrap_err();
     let took = start.elapsed();
@@ -62,8 +61,7 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     eventually(SOON, "the grant of the third is given back at once", third);
     // The test does not drive the client any more. The nodes execute the releases that it wrote
     // after the SETs.
-    fleet[0].cont();
-    fleet[2].cont();
+    fleet.on([0, 2], Node::cont);
     let gone = fleet.wait_empty();
     println!("continued: their keys are gone after {gone:?}");
 }
@@ -113,8 +111,7 @@ fn one_node_alone_is_a_quorum_and_an_even_number_needs_more_than_half() {
 #[test]
 fn node_that_was_down_is_used_when_it_starts() {
     let fleet = Fleet::start(3);
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     let client = Client::connect(config(&fleet)).unwrap();
     client.wait_ready(1);
     let error = client.try_lock("a", TTL).unwrap_err();

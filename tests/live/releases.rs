@@ -1,7 +1,6 @@
 //! A release reports what the nodes held, whichever of them answers first.
 
 use super::*;
-use crate::support::Node;
 use redlatch::ReleaseOutcome::{self, AlreadyExpired, Released, TakenByOther};
 
 /// What a node holds at the key before the release.

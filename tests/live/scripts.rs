@@ -2,12 +2,7 @@
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};
-
-fn wrong_token() -> LockToken {
-    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
-}
 
 #[test]
 fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
@@ -62,14 +57,12 @@ fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     let script = ready::client(config(&fleet).node_timeout(millis(100)));
     let guard = holder.try_lock("a", TTL).unwrap();
     holder.drive_until(SOON, "all have it", || fleet.values("a").len() == 3);
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let start = Instant::now();
     let error = script.extend_token("a", guard.token(), TTL).unwrap_err();
     println!("two of three stopped: after {:?}: {error}", start.elapsed());
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     script.wait_ready(3);
     drop(script);
     holder.drive(millis(100)).unwrap();

@@ -106,9 +106,7 @@ fn about_to_grow() -> (Net<Client>, Changed, usize, redlatch::proto::Lock) {
 
 #[test]
 fn lock_is_kept_while_a_master_that_is_gone_is_replaced() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(4);
     let mut list = Changed::of(&net, &[0, 1, 2], 4);
     pass_quarantine_of(&mut net, 3);
     list.write(&mut net, 3, "learner", &[0, 1, 2]);
@@ -153,9 +151,7 @@ fn lock_whose_keys_were_deleted_is_lost_after_all_masters_were_replaced() {
 /// A master that lost its data is not used while too few others say whether the list was changed.
 #[test]
 fn node_without_its_list_does_not_count() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(4);
     let mut list = Changed::of(&net, &[0, 1, 2], 4);
     net.stop(first);
     pass_quarantine_of(&mut net, 3);
@@ -177,9 +173,7 @@ fn node_without_its_list_does_not_count() {
 
 #[test]
 fn learner_does_not_count() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, _) = net_with_list(4);
     let list = Changed::of(&net, &[0, 1, 2], 4);
     list.write(&mut net, 3, "learner", &[0, 1, 2]);
     let second = client(&mut net, &[0, 1, 2, 3]);
@@ -193,9 +187,7 @@ fn learner_does_not_count() {
 
 #[test]
 fn list_of_a_node_that_is_no_member_is_not_followed() {
-    let mut net = net(4);
-    let second = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, second);
+    let (mut net, _) = net_with_list(4);
     let mut list = Changed::of(&net, &[0, 1, 2], 4);
     list.tell(&mut net, &[3], &[0, 1, 2, 3]);
     let third = client(&mut net, &[0, 1, 2, 3]);
@@ -209,9 +201,7 @@ fn list_of_a_node_that_is_no_member_is_not_followed() {
 
 #[test]
 fn client_that_stood_still_reads_the_list_before_it_asks_for_a_lock() {
-    let mut net = net(5);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(5);
     let mut list = Changed::of(&net, &[0, 1, 2], 5);
     net.stop(first);
     for (masters, members) in [
@@ -242,9 +232,7 @@ fn client_that_stood_still_reads_the_list_before_it_asks_for_a_lock() {
 
 #[test]
 fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(4);
     net.stop(first);
     let second = client(&mut net, &[0, 1, 2, 3]);
     lock_once(&mut net, second);
@@ -268,9 +256,7 @@ fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
 /// Where a list is known, a master that does not show its own may be in none, or in a later one.
 #[test]
 fn master_that_does_not_show_its_list_does_not_count_beside_a_known_list() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, _) = net_with_list(4);
     let reply = b"-NOPERM this user has no permissions\r\n".to_vec();
     let unreadable = Trouble::Answers { commands: vec!["get".into()], reply };
     net.master_mut(3).suffer(unreadable.clone());
@@ -369,9 +355,7 @@ fn let_it_miss(net: &mut Net<Client>, master: usize, counter: &[u8]) {
 #[test]
 fn fencing_number_grows_though_the_masters_that_counted_are_removed() {
     for is_new in [false, true] {
-        let mut net = net(3);
-        let first = client(&mut net, &[0, 1, 2]);
-        lock_once(&mut net, first);
+        let (mut net, first) = net_with_list(3);
         net.pass(2 * TTL);
         number(&mut net, first);
         let missed = net.master(2).get(net.now(), 0, COUNTER).expect("it counts").to_vec();

@@ -26,8 +26,7 @@ fn holders(lists: [&[usize]; 2], seed: u64, check: bool) -> usize {
 
 /// How many orders of the events are played for each pair of lists.
 fn seeds() -> u64 {
-    let given = std::env::var("MEMBERS_SEEDS").ok();
-    given.map_or(60, |text| text.parse().expect("a number of seeds"))
+    asked::number("MEMBERS_SEEDS").unwrap_or(60)
 }
 
 const PAIRS: [[&[usize]; 2]; 6] = [
@@ -55,9 +54,7 @@ fn clients_whose_lists_share_a_node_never_both_hold() {
 
 #[test]
 fn client_with_another_list_is_refused_and_names_both() {
-    let mut net = net(5);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(5);
     assert!((0..3).all(|master| has_list(&net, master)));
     let second = client(&mut net, &[0, 3, 4]);
     let report = report(attempt(&mut net, second));
@@ -68,9 +65,7 @@ fn client_with_another_list_is_refused_and_names_both() {
 
 #[test]
 fn client_with_more_nodes_than_the_list_counts_those_of_the_list() {
-    let mut net = net(5);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, _) = net_with_list(5);
     let second = client(&mut net, &[0, 1, 2, 3, 4]);
     lock_once(&mut net, second);
     net.freeze(0);
@@ -82,9 +77,7 @@ fn client_with_more_nodes_than_the_list_counts_those_of_the_list() {
 
 #[test]
 fn client_that_has_one_wrong_node_holds_by_the_others() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, _) = net_with_list(4);
     let second = client(&mut net, &[0, 1, 3]);
     lock_once(&mut net, second);
     assert_eq!([0, 1, 2].map(|node| counts(&net, second, node)), [true, true, false]);
@@ -96,9 +89,7 @@ fn client_that_has_one_wrong_node_holds_by_the_others() {
 
 #[test]
 fn node_that_was_flushed_gets_its_place_back_from_a_client_that_runs() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(3);
     net.command(1, &[b"FLUSHALL"]);
     net.pass(millis(100));
     assert!(has_list(&net, 1), "the client that runs wrote it again");
@@ -109,9 +100,7 @@ fn node_that_was_flushed_gets_its_place_back_from_a_client_that_runs() {
 
 #[test]
 fn node_that_restarts_empty_gets_its_place_back_by_its_address() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(3);
     net.stop(first);
     net.restart(1, Restart::Empty);
     let second = client(&mut net, &[0, 1, 2]);
@@ -157,9 +146,7 @@ fn empty_server_at_a_local_address_does_not_take_a_place() {
 
 #[test]
 fn server_with_a_copy_of_another_ones_data_does_not_count() {
-    let mut net = net(4);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(4);
     let (dump, now) = (net.master(0).dump(), net.now());
     net.stop(first);
     net.kill(2);
@@ -173,9 +160,7 @@ fn server_with_a_copy_of_another_ones_data_does_not_count() {
 
 #[test]
 fn copy_of_a_node_that_is_gone_does_not_take_its_place() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(3);
     let (dump, now) = (net.master(0).dump(), net.now());
     net.kill(0);
     net.master_mut(2).restart_from(now, dump);
@@ -185,9 +170,7 @@ fn copy_of_a_node_that_is_gone_does_not_take_its_place() {
 
 #[test]
 fn node_gets_its_place_back_from_a_client_with_another_name_for_it() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(3);
     let names: Vec<_> = (0..3).map(|node| format!("redis-{node}:6379")).collect();
     let second = client_with(&mut net, &[0, 1, 2], settings_for(&names));
     lock_once(&mut net, second);

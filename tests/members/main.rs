@@ -1,6 +1,8 @@
 //! Clients that check their lists of masters, in the simulated network. The tests play what would
 //! give a key two holders, or would keep a client from its own masters.
 
+#[path = "../support/asked.rs"]
+mod asked;
 mod changes;
 mod lists;
 mod orders;
@@ -143,6 +145,15 @@ fn lock_once(net: &mut Net<Client>, client: usize) {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Masters, the first three of which have agreed on their list, and a client of those three.
+#[track_caller]
+fn net_with_list(masters: usize) -> (Net<Client>, usize) {
+    let mut net = net(masters);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    (net, first)
 }
 
 #[track_caller]

@@ -121,9 +121,7 @@ fn client_that_stands_still_while_it_proposes_is_no_second_holder() {
 
 #[test]
 fn of_two_nodes_with_one_id_that_wait_one_is_admitted() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, first) = net_with_list(3);
     net.stop(first);
     let proposed = value(&net, 0).replace("agreed", "proposed");
     for master in [0, 2] {
@@ -171,9 +169,7 @@ fn refused_client_counts_the_nodes_once_the_other_list_is_gone() {
 
 #[test]
 fn probe_that_is_refused_once_does_not_end_the_check() {
-    let mut net = net(3);
-    let first = client(&mut net, &[0, 1, 2]);
-    lock_once(&mut net, first);
+    let (mut net, _) = net_with_list(3);
     let reply = b"-BUSY Redis is busy running a script\r\n".to_vec();
     net.master_mut(1).suffer(Trouble::Answers { commands: vec!["get".into()], reply });
     net.pass(Duration::from_secs(6));

@@ -18,6 +18,7 @@ use redlatch::proto::Lock;
 use redlatch::proto::change::{Event, Goal};
 use redlatch::testing::master::Restart;
 
+use super::asked::number;
 use super::tool::{Done, Tool};
 use super::*;
 
@@ -554,10 +555,6 @@ fn pass_quarantines(net: &mut Net<Client>) {
     net.stop(client);
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
 /// Plays the order of a seed.
 fn run(seed: u64) -> Result<Tally, String> {
     let mut world = World::new(seed);
@@ -567,13 +564,13 @@ fn run(seed: u64) -> Result<Tally, String> {
 
 #[test]
 fn random_changes_of_the_list_never_give_two_holders() {
-    let seeds = number("MEMBERS_SEEDS").unwrap_or(40);
-    let first = number("MEMBERS_FROM").unwrap_or(0);
+    let seeds = asked::seeds("MEMBERS", 0, 40);
     let mut all = Tally::default();
-    for seed in first..first + seeds {
+    for seed in seeds.clone() {
         all += run(seed).unwrap_or_else(|words| panic!("{words}"));
     }
-    println!("{seeds} seeds from {first} on: {all:?}");
+    println!("seeds {seeds:?}: {all:?}");
+    let seeds = seeds.end - seeds.start;
     assert!(all.epochs >= seeds && all.grants as u64 >= 4 * seeds, "{all:?}");
     assert!(all.losses > 0 && all.extends > all.grants, "{all:?}");
 }
@@ -584,7 +581,7 @@ fn random_changes_of_the_list_never_give_two_holders() {
 fn planted_fault_is_found() {
     let Ok(fault) = std::env::var("PLANTED_FAULT") else { return };
     let seeds = number("MEMBERS_SEEDS").unwrap_or(200);
-    let most = if number("MEMBERS_ALL").is_some() { usize::MAX } else { 1 };
+    let most = if number::<u64>("MEMBERS_ALL").is_some() { usize::MAX } else { 1 };
     let failures: Vec<String> = (0..seeds).filter_map(|seed| run(seed).err()).take(most).collect();
     let first = failures.first().unwrap_or_else(|| panic!("{seeds} seeds do not find {fault}"));
     println!("{fault}: {} of {seeds} seeds; {first}", failures.len());

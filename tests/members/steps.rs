@@ -25,9 +25,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut net = net(4);
-        let first = client(&mut net, &[0, 1, 2]);
-        lock_once(&mut net, first);
+        let (mut net, first) = net_with_list(4);
         net.stop(first);
         let mut settings = settings_of(&[3]);
         settings.check_members = false;

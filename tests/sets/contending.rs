@@ -1,12 +1,11 @@
 //! A client in a process of its own, which locks random sets of keys again and again.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, Write, stdin};
+use std::io::{BufRead, stdin};
 
 use redlatch::{LockOptions, clock};
 
 use super::*;
-use crate::support::{Dice, again};
+use crate::support::{Dice, again, holds::Journal};
 
 /// The ttl: how long a lock lives if its release does not arrive.
 const SHORT: Duration = millis(1500);
@@ -55,15 +54,11 @@ fn in_a_process_of_its_own() {
     assert!(left == 0, "{left} records are left");
 }
 
-/// Locks random sets until the end. Writes a line for each request into the file: the process id,
-/// when it asked, from when until when it held, and the numbers of the keys. If it got no lock,
-/// "from" is 0.
+/// Locks random sets until the end, and notes each request in the file.
 fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
-    // Many processes append to the file, so each line is one write.
-    let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
-    let who = std::process::id();
+    let mut journal = Journal::open(file);
     let now = || clock::now().as_nanos();
-    let mut dice = Dice::new(now().wrapping_mul(u64::from(who)));
+    let mut dice = Dice::new(now().wrapping_mul(u64::from(std::process::id())));
     let mut all: Vec<usize> = (0..keys).collect();
     loop {
         dice.shuffle(&mut all);
@@ -73,7 +68,7 @@ fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
             break;
         }
         let options = LockOptions::new(SHORT).wait(20 * SECOND);
-        let (from, until) = match client.lock(names, options) {
+        let held = match client.lock(names, options) {
             Ok(guard) => {
                 let from = now();
                 std::thread::sleep(Duration::from_micros(dice.below(2_000)));
@@ -85,9 +80,7 @@ fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
             Err(error @ Error::Config(_)) => panic!("{error}"),
             Err(_) => (0, 0),
         };
-        let held: Vec<String> = all[..of].iter().map(usize::to_string).collect();
-        let line = format!("{who} {asked} {from} {until} {}\n", held.join(" "));
-        file.write_all(line.as_bytes()).expect("the file can be written");
+        journal.note(asked, held, &all[..of]);
     }
     // Sends the releases that are pending for nodes that were down, once they are back.
     client.drive(2 * SECOND).expect("the poller works");

@@ -1,8 +1,8 @@
 //! Processes that lock overlapping sets of keys, while a minority of the nodes stops, continues,
 //! dies and comes back: no two hold one key at one time, and no process waits for long.
 //!
-//! The processes write their holds into one file, and the checker reads nothing else. The nodes
-//! write every key to a file before they answer, so that a key survives a kill.
+//! The hazard is a node that forgets: these write every key to a file before they answer, so that a
+//! key survives a kill.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use redlatch::clock;
 
 use super::contending::{Contest, begin};
 use super::*;
-use crate::support::Dice;
+use crate::support::holds::{Hold, assert_no_two_holders, holds_in, trouble};
 
 /// The environment variable with the length in seconds: a minute or more for a long run.
 const SECONDS: &str = "REDLATCH_TEST_SETS_SECONDS";
@@ -19,17 +19,6 @@ const SECONDS_UNLESS_SET: u64 = 6;
 /// The longest time that a process may wait for its set.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// One line of the file.
-#[derive(Debug, Clone)]
-struct Hold {
-    who: u32,
-    asked: u64,
-    /// 0: the process did not get the lock.
-    from: u64,
-    until: u64,
-    keys: Vec<usize>,
-}
-
 fn now() -> u64 {
     clock::now().as_nanos()
 }
@@ -37,8 +26,7 @@ fn now() -> u64 {
 /// Runs `processes` processes, with faults of the nodes if `troubled`. Returns their holds.
 fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -> Vec<Hold> {
     let fleet = Fleet::with(nodes, &["--appendonly", "yes", "--appendfsync", "no"]);
-    let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
-    let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_SET));
+    let length = Duration::from_secs(number(SECONDS).unwrap_or(SECONDS_UNLESS_SET));
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
     let mut running: Vec<_> = (0..processes).map(|_| begin(&fleet.urls())).collect();
@@ -48,60 +36,14 @@ fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -
     for process in &mut running {
         process.tell(&Contest { keys, of, end, file: &name }.order());
     }
-    let troubles = if troubled { trouble(&fleet, end) } else { 0 };
+    let goes_on = || troubled && now() + (SECOND.as_nanos() as u64) < end;
+    let troubles = trouble(&fleet, millis(300), goes_on);
     running.iter_mut().for_each(|process| assert_eq!(process.answer(), "done"));
-    let text = std::fs::read_to_string(&file).expect("the file can be read");
-    let holds: Vec<Hold> = text.lines().map(read).collect();
+    let holds = holds_in(&file);
     println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
     drop(running);
     fleet.wait_empty();
     holds
-}
-
-/// Stops and continues, or kills and restarts, a minority of the nodes, again and again until
-/// `end`. Returns how often.
-fn trouble(fleet: &Fleet, end: u64) -> usize {
-    let mut dice = Dice::printed(now());
-    let mut troubles = 0;
-    while now() + (SECOND.as_nanos() as u64) < end {
-        let mut nodes: Vec<usize> = (0..fleet.len()).collect();
-        dice.shuffle(&mut nodes);
-        nodes.truncate(1 + dice.place(fleet.len() / 2));
-        let kills: Vec<bool> = nodes.iter().map(|_| dice.chance(500)).collect();
-        for (&node, &kill) in nodes.iter().zip(&kills) {
-            if kill { fleet[node].kill() } else { fleet[node].stop() }
-        }
-        std::thread::sleep(millis(dice.below(300)));
-        for (&node, &kill) in nodes.iter().zip(&kills) {
-            if kill { fleet[node].restart() } else { fleet[node].cont() }
-        }
-        std::thread::sleep(millis(dice.below(300)));
-        troubles += nodes.len();
-    }
-    troubles
-}
-
-fn read(line: &str) -> Hold {
-    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [who, asked, from, until, ref keys @ ..] = numbers[..] else {
-        panic!("not a line of ours: {line}")
-    };
-    let keys = keys.iter().map(|&key| key as usize).collect();
-    Hold { who: who as u32, asked, from, until, keys }
-}
-
-/// Checks that no two processes held one key at one time.
-fn assert_no_two_holders(holds: &[Hold]) {
-    let mut by_key: BTreeMap<usize, Vec<&Hold>> = BTreeMap::new();
-    for hold in holds.iter().filter(|hold| hold.from > 0) {
-        hold.keys.iter().for_each(|&key| by_key.entry(key).or_default().push(hold));
-    }
-    for (key, mut held) in by_key {
-        held.sort_by_key(|hold| hold.from);
-        for pair in held.windows(2) {
-            assert!(pair[0].until <= pair[1].from, "key {key} is held by two: {pair:?}");
-        }
-    }
 }
 
 fn assert_no_process_waited_long(holds: &[Hold], processes: usize) {
@@ -139,6 +81,12 @@ fn overlapping_holds_of_one_key_are_found() {
         Hold { who, asked: 0, from, until, keys }
     };
     assert_no_two_holders(&[hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[3, 4])]);
-    let both = [hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[2, 3])];
-    assert!(std::panic::catch_unwind(|| assert_no_two_holders(&both)).is_err());
+    assert_no_two_holders(&[hold(1, 20, 30, &[1]), hold(2, 10, 20, &[1]), hold(3, 0, 0, &[1])]);
+    for both in [
+        vec![hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[2, 3])],
+        vec![hold(1, 10, 21, &[1]), hold(3, 0, 0, &[1]), hold(2, 20, 30, &[1])],
+    ] {
+        let found = std::panic::catch_unwind(|| assert_no_two_holders(&both));
+        assert!(found.is_err(), "{both:?}");
+    }
 }

@@ -9,7 +9,7 @@ mod fenced;
 use std::time::Duration;
 
 use crate::ready;
-use crate::support::{Fleet, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::support::{Fleet, SECOND, SOON, despite_stalls, eventually, millis, number};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::tcp::{LocalMaster, Masters};
 use redlatch::{Client, Config, ConfigError, Error, LockOptions, LockUpdateKind, LostReason};

@@ -8,7 +8,6 @@ use redlatch::Error;
 use redlatch::testing::tcp::Masters;
 
 use super::*;
-use crate::support::Node;
 
 /// Polls a future that is not ready yet.
 #[track_caller]

@@ -20,8 +20,7 @@ const AT_ONCE: usize = 48;
 const SHARED_KEYS: u32 = 6;
 
 fn number_of_futures() -> u32 {
-    let wanted = std::env::var("REDLATCH_TEST_DROPS").ok().and_then(|it| it.parse().ok());
-    wanted.unwrap_or(3000)
+    number("REDLATCH_TEST_DROPS").unwrap_or(3000)
 }
 
 /// How many futures were dropped at each point.

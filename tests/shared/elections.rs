@@ -299,7 +299,6 @@ fn observer_distinguishes_nobody_from_too_few_answers() {
     let (fleet, client) = fleet_and_trusting_client(3);
     let mut observer = election(&client).observe();
     assert_eq!(observer.changed().wait(), Ok(Leadership::Nobody));
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     assert_eq!(observer.changed().wait(), Ok(Leadership::Unknown));
 }

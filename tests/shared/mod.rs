@@ -20,7 +20,7 @@ mod yielding;
 use std::time::{Duration, Instant};
 
 use crate::ready;
-use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
+use crate::support::{Dice, Fleet, Node, SECOND, SOON, despite_stalls, eventually, millis, number};
 use redlatch::shared::Gauges;
 use redlatch::{Config, NodeState, RestartGuard, SharedClient};
 

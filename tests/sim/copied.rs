@@ -20,10 +20,7 @@ fn key_ends_before_its_node_is_a_copy(guard: RestartGuard) {
     it.extend(HOLDER, 60);
     it.until(64);
     it.assert(it.left(HOLDER) > 20);
-    // The rival's requests arrive after the holder's keys on nodes 0 and 1 have expired.
-    it.stall(RIVAL, 0, 60);
-    it.stall(RIVAL, 1, 60);
-    it.acquire(RIVAL, 300);
+    it.let_rival_acquire(60);
     it.until(66);
     it.restart_as_copy_of(1);
     it.stop(RIVAL, 70);
@@ -31,9 +28,7 @@ fn key_ends_before_its_node_is_a_copy(guard: RestartGuard) {
     it.assert(it.holds(HOLDER, FORGETFUL) && it.left(HOLDER) > 10);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.until(160);
-    it.assert(it.left(HOLDER) == 0);
-    it.assert(it.left(RIVAL) > 100);
+    it.check_rival_has_it(160);
 }
 
 #[test]
@@ -66,9 +61,7 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() 
     it.until(320);
     it.assert(!it.holds(HOLDER, FORGETFUL) && it.left(HOLDER) > 30);
     it.assert(!it.quarantines(RIVAL));
-    it.stall(RIVAL, 0, 60);
-    it.stall(RIVAL, 1, 60);
-    it.acquire(RIVAL, 300);
+    it.let_rival_acquire(60);
     it.until(322);
     it.restart_as_copy_of(1);
     it.stop(RIVAL, 70);
@@ -76,9 +69,7 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() 
     it.assert(it.quarantines(HOLDER) && it.holds(HOLDER, FORGETFUL));
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 290);
-    it.until(420);
-    it.assert(it.left(HOLDER) == 0);
-    it.assert(it.left(RIVAL) > 100);
+    it.check_rival_has_it(420);
 }
 
 /// The node restarts with its keys, and the holder's key there is its own. So its votes count as

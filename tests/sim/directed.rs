@@ -81,11 +81,11 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    /// The third node grants the rival's acquire at once. The other nodes get it 83 ms later, when
-    /// a key that the holder took just before has expired there. The rival notices nothing else.
-    fn let_rival_acquire(&mut self) {
-        self.stall(RIVAL, 0, 83);
-        self.stall(RIVAL, 1, 83);
+    /// The third node grants the rival's acquire at once. The other nodes get it this much later,
+    /// when a key that the holder took before has expired there. The rival notices nothing else.
+    pub fn let_rival_acquire(&mut self, millis: u64) {
+        self.stall(RIVAL, 0, millis);
+        self.stall(RIVAL, 1, millis);
         self.acquire(RIVAL, 300);
     }
 
@@ -142,9 +142,10 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    /// Checks that the third node's vote has not prolonged the holder's lock: the rival has it.
-    fn check_rival_has_it(&mut self) {
-        self.until(100);
+    /// Checks at this time that the third node's vote has not prolonged the holder's lock: the
+    /// rival has it.
+    pub fn check_rival_has_it(&mut self, millis: u64) {
+        self.until(millis);
         self.assert(self.left(HOLDER) == 0 && self.left(HEIR) == 0);
         self.assert(self.left(RIVAL) > 100);
     }
@@ -187,10 +188,7 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // The rival's requests arrive after the holder's keys on nodes 0 and 1 have expired.
-    it.stall(RIVAL, 0, 83);
-    it.stall(RIVAL, 1, 83);
-    it.acquire(RIVAL, 300);
+    it.let_rival_acquire(83);
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
@@ -202,36 +200,44 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
     it.assert(it.world.clients[HOLDER].coordinator.stats().healed == 1);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.until(100);
-    it.assert(it.left(HOLDER) == 0);
-    it.assert(it.left(RIVAL) > 100);
+    it.check_rival_has_it(100);
+}
+
+/// The third node has granted the key to the rival.
+fn granted_to_the_rival() -> Scenario {
+    let mut it = Scenario::new();
+    it.let_rival_acquire(83);
+    it.until(2);
+    it
 }
 
 /// The third node granted the key to the rival and restarted without it. The holder wins by the
-/// other two; the third node's grant does not count, neither in the acquire nor in an extend.
-#[test]
-fn quarantine_grant_does_not_count_in_an_extend() {
-    let mut it = Scenario::new();
-    it.let_rival_acquire();
-    it.until(2);
+/// other two.
+fn held_in_quarantine() -> Scenario {
+    let mut it = granted_to_the_rival();
     it.restart();
     it.stop(RIVAL, 90);
     it.until(10);
     it.acquire(HOLDER, 60);
     it.until(15);
     it.assert(it.left(HOLDER) > 40);
+    it
+}
+
+/// The third node's grant counts neither in the acquire nor in an extend.
+#[test]
+fn quarantine_grant_does_not_count_in_an_extend() {
+    let mut it = held_in_quarantine();
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }
 
 /// The holder won without the third node, which is flushed before it executes the holder's `SET`.
 /// Its answer follows the push about the flush, and does not count.
 #[test]
 fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() {
-    let mut it = Scenario::new();
-    it.let_rival_acquire();
-    it.until(2);
+    let mut it = granted_to_the_rival();
     it.stall(HOLDER, 2, 8);
     it.acquire(HOLDER, 70);
     it.until(5);
@@ -241,15 +247,13 @@ fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() 
     it.until(15);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }
 
 /// As before, but the push about the flush arrives while the acquire is undecided.
 #[test]
 fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend() {
-    let mut it = Scenario::new();
-    it.let_rival_acquire();
-    it.until(2);
+    let mut it = granted_to_the_rival();
     it.stall(HOLDER, 1, 8);
     it.stall(HOLDER, 2, 4);
     it.acquire(HOLDER, 70);
@@ -261,55 +265,46 @@ fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend
     it.assert(it.left(HOLDER) > 40);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }
 
 /// The third node forgets the rival's key and grants the holder's. The holder gives its lock away.
-fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
-    it.let_rival_acquire();
-    it.until(2);
-    it.restart();
-    it.stop(RIVAL, 90);
-    it.until(10);
-    it.acquire(HOLDER, 60);
-    it.until(15);
-    it.assert(it.left(HOLDER) > 40);
-    it.give_away(HOLDER)
+fn given_away_in_quarantine() -> (Scenario, LockToken) {
+    let mut it = held_in_quarantine();
+    let token = it.give_away(HOLDER);
+    (it, token)
 }
 
 /// The giver's key on the third node was set in quarantine, so it does not count for the adopter,
 /// neither when it adopts nor when it extends.
 #[test]
 fn quarantine_grant_does_not_count_for_an_adopter() {
-    let mut it = Scenario::new();
-    let token = given_away_in_quarantine(&mut it);
+    let (mut it, token) = given_away_in_quarantine();
     it.adopt(HEIR, token, 50);
     it.until(20);
     it.assert(it.left(HEIR) > 35);
     it.stall(HEIR, 0, 200);
     it.extend(HEIR, 300);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }
 
 /// While another node is silent, a client cannot adopt the lock by the vote of a node in
 /// quarantine.
 #[test]
 fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
-    let mut it = Scenario::new();
-    let token = given_away_in_quarantine(&mut it);
+    let (mut it, token) = given_away_in_quarantine();
     it.stall(HEIR, 0, 200);
     it.adopt(HEIR, token, 300);
     it.until(25);
     it.assert(it.left(HEIR) == 0);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }
 
 /// A client cannot extend the lock by its token with the vote of a node in quarantine.
 #[test]
 fn quarantine_grant_does_not_count_in_an_extend_by_token() {
-    let mut it = Scenario::new();
-    let token = given_away_in_quarantine(&mut it);
+    let (mut it, token) = given_away_in_quarantine();
     it.stall(HEIR, 0, 200);
     it.extend_token(HEIR, token, 300);
-    it.check_rival_has_it();
+    it.check_rival_has_it(100);
 }

@@ -25,6 +25,8 @@
 //! Scenarios that chance hardly ever finds are in `directed`, step by step.
 
 mod agenda;
+#[path = "../support/asked.rs"]
+mod asked;
 mod borrowing;
 mod checker;
 mod client;
@@ -57,6 +59,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use asked::number;
 use plan::Memory;
 use tally::Tally;
 use trace::Trace;
@@ -93,11 +96,6 @@ fn explain(seed: u64) -> String {
     )
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
-}
-
 /// Runs the seed that was asked for, or all seeds with this remainder by two: the test harness runs
 /// both halves at the same time.
 fn run_half(remainder: u64) {
@@ -107,14 +105,14 @@ fn run_half(remainder: u64) {
         }
         return;
     }
-    let first = number("SIM_FROM").unwrap_or(0);
-    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
+    let asked = asked::seeds("SIM", 0, SEEDS);
+    let seeds = asked.end - asked.start;
     let mut tally = Tally::default();
     let mut failed = Vec::new();
-    for seed in (first..first + seeds).filter(|seed| seed % 2 == remainder) {
+    for seed in asked.filter(|seed| seed % 2 == remainder) {
         match run(seed, Trace::default()) {
             Ok(more) => tally.add(more),
-            Err(words) if number("SIM_ALL").is_some() => failed.push((seed, words)),
+            Err(words) if number::<u64>("SIM_ALL").is_some() => failed.push((seed, words)),
             Err(_) => panic!("{}", explain(seed)),
         }
     }

@@ -2,20 +2,19 @@
 //! names (`tests/planted`).
 
 use crate::trace::Trace;
-use crate::{number, run};
+use crate::{asked, run};
 
 #[test]
 fn planted_fault_is_found() {
     let Ok(fault) = std::env::var("PLANTED_FAULT") else { return };
-    let seeds = number("SIM_SEEDS").unwrap_or(1_000);
-    let first = number("SIM_FROM").unwrap_or(0);
+    let seeds = asked::seeds("SIM", 0, 1_000);
     let (mut found, mut example) = (0, None);
-    for seed in first..first + seeds {
+    for seed in seeds.clone() {
         if let Err(words) = run(seed, Trace::default()) {
             found += 1;
             example.get_or_insert((seed, words));
         }
     }
-    assert!(found > 0, "{fault} is not found by {seeds} seeds");
-    println!("{fault}: {found} of {seeds} seeds; {example:?}");
+    assert!(found > 0, "{fault} is not found by the seeds {seeds:?}");
+    println!("{fault}: {found} of the seeds {seeds:?}; {example:?}");
 }

@@ -23,7 +23,7 @@ struct Lines {
 impl Trace {
     /// A trace that keeps what is noted.
     pub fn on() -> Trace {
-        let most = crate::number("SIM_LINES").map_or(LINES, |lines| lines as usize);
+        let most = crate::number("SIM_LINES").unwrap_or(LINES);
         Trace(Some(Rc::new(RefCell::new(Lines { last: VecDeque::new(), most }))))
     }
 

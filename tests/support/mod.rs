@@ -8,10 +8,12 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
 pub mod again;
+pub mod asked;
 mod canned;
 mod dice;
 pub mod drawing;
 mod folder;
+pub mod holds;
 mod listener;
 mod lock;
 mod monitor;
@@ -26,6 +28,7 @@ mod stalls;
 
 use std::time::{Duration, Instant};
 
+pub use asked::number;
 pub use canned::{Canned, Reply, healthy};
 pub use dice::Dice;
 pub use folder::Folder;

@@ -61,6 +61,21 @@ impl Server {
         let valkey = output.to_lowercase().contains("valkey");
         Server { binary: binary.to_owned(), valkey, version: (major, minor) }
     }
+
+    /// Whether it was built with TLS; if not, prints that a test is not run.
+    pub fn can_encrypt(&self) -> bool {
+        // The server is started for TLS without a certificate. It does not start, but one that was
+        // built with TLS says what it lacks.
+        let port = free_port().to_string();
+        let attempt =
+            Command::new(&self.binary).args(["--port", "0", "--tls-port", &port]).output();
+        let said = String::from_utf8_lossy(&attempt.expect("it was there").stdout).into_owned();
+        let can = said.contains("tls-cert-file");
+        if !can {
+            println!("not run: {} was built without TLS", self.binary);
+        }
+        can
+    }
 }
 
 /// How one server is started, and started again after it was killed.

@@ -66,6 +66,11 @@ impl Fleet {
         Fleet::launch(n, arguments, &[])
     }
 
+    /// Does this with each of these nodes, in this order: `fleet.on([0, 1], Node::stop)`.
+    pub fn on(&self, nodes: impl IntoIterator<Item = usize>, act: impl FnMut(&Node)) {
+        nodes.into_iter().map(|node| &self[node]).for_each(act);
+    }
+
     #[track_caller]
     fn launch(
         n: usize,

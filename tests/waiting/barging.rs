@@ -4,17 +4,14 @@
 //! if a majority granted it, and deletes its key where the value is its own. They do not know the
 //! line. All holders write into one file, and the checker reads nothing else.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-
-use super::crowd::{assert_no_two_holders, holds_in};
 use super::process::Process;
 use super::*;
+use crate::support::holds::{Journal, assert_no_two_holders, holds_in};
 use crate::support::{RespClient, Value};
 
 const FAIR: usize = 6;
-const THREADS: usize = 4;
-const PLAIN_OF_A_THREAD: usize = 25;
+const THREADS: u32 = 4;
+const PLAIN_OF_A_THREAD: u32 = 25;
 
 /// There is a line from the first to the second of these moments. The plain clients try from the
 /// beginning to the third, and get the lock only when there is no line.
@@ -27,12 +24,12 @@ const DELETE: &str =
 /// A plain client: one connection to each node.
 struct Plain {
     wires: Vec<RespClient>,
-    number: usize,
+    number: u32,
     asked: usize,
 }
 
 impl Plain {
-    fn connect(fleet: &Fleet, number: usize) -> Plain {
+    fn connect(fleet: &Fleet, number: u32) -> Plain {
         Plain { wires: fleet.iter().map(Node::client).collect(), number, asked: 0 }
     }
 
@@ -45,9 +42,8 @@ impl Plain {
         replies.filter(wanted).count()
     }
 
-    /// Makes one attempt. If it gets the lock, it holds it for a moment and writes a line about
-    /// that.
-    fn try_once(&mut self, dice: &mut Dice, file: &mut File) {
+    /// Makes one attempt. If it gets the lock, it holds it for a moment and notes that.
+    fn try_once(&mut self, dice: &mut Dice, journal: &mut Journal) {
         self.asked += 1;
         let token = format!("plain-{}-{}", self.number, self.asked);
         let ttl = TTL_MILLIS.to_string();
@@ -60,8 +56,7 @@ impl Plain {
         if held {
             let_pass(Duration::from_micros(dice.below(1_000)));
             let until = now().min(deadline);
-            let line = format!("{} {asked} {from} {until}\n", self.number);
-            file.write_all(line.as_bytes()).expect("the file can be written");
+            journal.note_of(self.number, asked, (from, until), &[0]);
         }
         if granted > 0 {
             self.ask(&["EVAL", DELETE, "1", "a", &token], |_| true);
@@ -70,14 +65,14 @@ impl Plain {
 }
 
 /// One thread: makes attempts with each of its clients in turn until `end`.
-fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
-    let mut file = OpenOptions::new().append(true).open(path).expect("the test made it");
-    let mut dice = Dice::new(1 + first as u64);
+fn barge(fleet: &Fleet, first: u32, end: u64, path: &std::path::Path) {
+    let mut journal = Journal::open(path);
+    let mut dice = Dice::new(1 + u64::from(first));
     let numbers = first..first + PLAIN_OF_A_THREAD;
     let mut clients: Vec<Plain> = numbers.map(|number| Plain::connect(fleet, number)).collect();
     while now() < end {
         let client = dice.below(clients.len() as u64) as usize;
-        clients[client].try_once(&mut dice, &mut file);
+        clients[client].try_once(&mut dice, &mut journal);
     }
 }
 
@@ -110,7 +105,7 @@ fn plain_clients_beside_a_line() {
     }
     let holds = holds_in(&path);
     assert_no_two_holders(&holds);
-    let plain = |who: u32| (who as usize) < THREADS * PLAIN_OF_A_THREAD;
+    let plain = |who: u32| who < THREADS * PLAIN_OF_A_THREAD;
     let had: Vec<u32> = holds.iter().filter(|hold| hold.from > 0).map(|hold| hold.who).collect();
     let of_plain = had.iter().filter(|&&who| plain(who)).count();
     let of_line = had.len() - of_plain;

@@ -1,15 +1,14 @@
 //! Many processes contend for one key while nodes stop, continue, die and come back: no two hold it
 //! at one time, and each gets its turn.
 //!
-//! The processes write their holds into one file, and the checker reads nothing else. The hazard is
-//! a node that forgets. These nodes write every key to a file before they answer, so a key survives
-//! a kill and the restart guard may be off.
+//! The hazard is a node that forgets. These nodes write every key to a file before they answer, so
+//! a key survives a kill and the restart guard may be off.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::process::{Process, end_processes};
 use super::*;
+use crate::support::holds::{Hold, assert_no_two_holders, holds_in, trouble};
 
 const PROCESSES: usize = 32;
 
@@ -27,21 +26,10 @@ const TURNS: usize = 40;
 /// How long these turns may take.
 const AS_LONG: Duration = Duration::from_secs(180);
 
-/// One line of the file.
-#[derive(Debug, Clone, Copy)]
-pub struct Hold {
-    pub who: u32,
-    asked: u64,
-    /// 0: the process did not get the lock before the end.
-    pub from: u64,
-    until: u64,
-}
-
 #[test]
 fn waiters_share_a_key_while_nodes_come_and_go() {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "no"]);
-    let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
-    let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_TOLD));
+    let length = Duration::from_secs(number(SECONDS).unwrap_or(SECONDS_UNLESS_TOLD));
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
     let mut processes: Vec<Process> =
@@ -52,7 +40,8 @@ fn waiters_share_a_key_while_nodes_come_and_go() {
     for process in &mut processes {
         process.tell(&format!("contend a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
-    let troubles = trouble(&fleet, end);
+    let goes_on = || now() + SECOND.as_nanos() as u64 / 2 < end;
+    let troubles = trouble(&fleet, millis(250), goes_on);
     // On a busy machine the processes have had few turns by now.
     eventually(AS_LONG, "each had its turn, or there were enough for all", || {
         let turns = turns_of(&holds_in(&file));
@@ -70,49 +59,6 @@ fn waiters_share_a_key_while_nodes_come_and_go() {
     assert_no_long_gap(&holds, begin, end);
     drop(processes);
     eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
-}
-
-/// Stops a node and continues it, or kills and restarts it, again and again until `end`. Returns
-/// how often.
-fn trouble(fleet: &Fleet, end: u64) -> usize {
-    let mut dice = Dice::printed(now());
-    let mut troubles = 0;
-    while now() + SECOND.as_nanos() as u64 / 2 < end {
-        let node = &fleet[dice.below(fleet.len() as u64) as usize];
-        let length = millis(dice.below(250));
-        if dice.below(2) == 0 {
-            node.stop();
-            let_pass(length);
-            node.cont();
-        } else {
-            node.kill();
-            let_pass(length);
-            node.restart();
-        }
-        let_pass(millis(dice.below(250)));
-        troubles += 1;
-    }
-    troubles
-}
-
-/// The holds that the processes have written.
-pub fn holds_in(file: &Path) -> Vec<Hold> {
-    let text = std::fs::read_to_string(file).expect("the file can be read");
-    text.lines().map(read).collect()
-}
-
-fn read(line: &str) -> Hold {
-    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [who, asked, from, until] = numbers[..] else { panic!("not a line of ours: {line}") };
-    Hold { who: who as u32, asked, from, until }
-}
-
-pub fn assert_no_two_holders(holds: &[Hold]) {
-    let mut held: Vec<&Hold> = holds.iter().filter(|hold| hold.from > 0).collect();
-    held.sort_by_key(|hold| hold.from);
-    for pair in held.windows(2) {
-        assert!(pair[0].until <= pair[1].from, "held by two: {pair:?}");
-    }
 }
 
 /// How often each process held the key, without those that never did.
@@ -145,13 +91,4 @@ fn assert_no_long_gap(holds: &[Hold], begin: u64, end: u64) {
     let longest_wait = Duration::from_nanos(longest_wait);
     println!("{per_second:.0} holds/s; the longest wait {longest_wait:?}, gap {longest_gap:?}");
     assert!(longest_gap < 10 * HELD, "nobody got it for {longest_gap:?}");
-}
-
-#[test]
-fn overlapping_holds_are_found() {
-    let hold = |who, from, until| Hold { who, asked: 0, from, until };
-    assert_no_two_holders(&[hold(1, 20, 30), hold(2, 10, 20), hold(3, 0, 0)]);
-    let both = [hold(1, 10, 21), hold(3, 0, 0), hold(2, 20, 30)];
-    let found = std::panic::catch_unwind(|| assert_no_two_holders(&both));
-    assert!(found.is_err());
 }

@@ -17,10 +17,6 @@ pub fn line_config(fleet: &Fleet) -> Config {
     config(fleet.urls()).hand_over_ttl(HAND_OVER)
 }
 
-pub fn waiting() -> LockOptions {
-    LockOptions::new(TTL).wait(60 * SECOND)
-}
-
 /// Waits until `length` waiters are in the line of each node, or have the key there: the holder may
 /// have it only on a majority.
 #[track_caller]
@@ -79,9 +75,7 @@ fn a_successor_that_was_killed_is_skipped_at_once() {
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     successor.kill();
     let timer = PlainTimer::start();
-    let released = holder.release();
-    let had = next.wait_until_locked();
-    let gap = Duration::from_nanos(had.have - released);
+    let gap = holder.hand_over_to(&mut next);
     println!("the next one has it after {gap:?}");
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
@@ -96,16 +90,12 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     // When the successor gets the key, it has not polled any node for a while.
     let_pass(millis(300));
     let timer = PlainTimer::start();
-    let released = holder.release();
-    let had = next.wait_until_locked();
-    let gap = Duration::from_nanos(had.have - released);
+    let gap = holder.hand_over_to(&mut next);
     println!("the next one has it after {gap:?}");
     // These processes have the default node timeout of 250 ms, so the keys live for 1 s.
     assert!(gap > millis(900) && gap < timer.limit(millis(1_300)), "{gap:?}");
     successor.cont();
-    let released = next.release();
-    let had = successor.wait_until_locked();
-    assert!(had.have > released, "held by two");
+    next.hand_over_to(&mut successor);
     successor.release();
     wait_until_nothing_is_left(&fleet);
 }
@@ -129,19 +119,13 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
     let fleet = Fleet::start(5);
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     fleet[4].stop();
-    let released = holder.release();
-    let had = successor.wait_until_locked();
-    println!("stopped: {:?}", Duration::from_nanos(had.have - released));
+    println!("stopped: {:?}", holder.hand_over_to(&mut successor));
     holder.ask("a", TTL);
     fleet[4].cont();
     fleet[3].kill();
     fleet[3].restart();
-    let released = successor.release();
-    let had = next.wait_until_locked();
-    println!("restarted: {:?}", Duration::from_nanos(had.have - released));
-    let released = next.release();
-    let had = holder.wait_until_locked();
-    assert!(had.have > released, "held by two");
+    println!("restarted: {:?}", successor.hand_over_to(&mut next));
+    next.hand_over_to(&mut holder);
     holder.release();
     wait_until_nothing_is_left(&fleet);
 }
@@ -153,9 +137,7 @@ fn line_and_locks_with_similar_names_do_not_collide() {
     let names = ["a:line", "line:{a}", "{a}"];
     let guards = names.map(|name| client.lock(name, waiting()).expect("it is free"));
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
-    let released = holder.release();
-    let had = successor.wait_until_locked();
-    assert!(had.have > released, "held by two");
+    holder.hand_over_to(&mut successor);
     successor.release();
     next.wait_until_locked();
     next.release();

@@ -4,7 +4,7 @@
 
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 
-use super::line::{line_config, waiting};
+use super::line::line_config;
 use super::*;
 use crate::support::Monitor;
 

@@ -5,10 +5,10 @@
 //! it reads that, claims the key, and holds it. The tests stop or kill it after a delay that grows
 //! by a tenth of a millisecond from trial to trial, and so meet each of these steps.
 
-use super::crowd::{assert_no_two_holders, holds_in};
 use super::line::{three, wait_for_line};
 use super::process::{Had, Process};
 use super::*;
+use crate::support::holds::{assert_no_two_holders, holds_in};
 
 /// The ttl of a key that is handed over.
 const HAND_OVER: Duration = millis(150);
@@ -222,9 +222,7 @@ fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
         let [mut holder, mut successor, mut next] = [0; 3].map(|_| Process::start(&urls));
         stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
         proxies.iter().take(lossy).for_each(Proxy::lose_pushes);
-        let released = holder.release();
-        let had = successor.wait_until_locked();
-        let gap = Duration::from_nanos(had.have - released);
+        let gap = holder.hand_over_to(&mut successor);
         let released = successor.release();
         let then = next.wait_until_locked();
         assert!(then.have > released, "held by two");

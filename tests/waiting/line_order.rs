@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use redlatch::Client;
 
-use super::line::{line_config, waiting};
+use super::line::line_config;
 use super::*;
 
 /// The environment variable with the number of rounds, for a long run.
@@ -178,9 +178,9 @@ fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
 
 #[test]
 fn waiters_that_come_one_after_the_other_are_served_in_that_order() {
-    let told: Option<usize> = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok());
+    let asked = number(ROUNDS);
     let fleet = Fleet::start(5);
-    let rounds = play(&fleet, told.unwrap_or(ROUNDS_UNLESS_TOLD));
+    let rounds = play(&fleet, asked.unwrap_or(ROUNDS_UNLESS_TOLD));
     let mut one_after_the_other = 0;
     for round in &rounds {
         assert_eq!(round.turns.len(), WAITERS);
@@ -202,7 +202,7 @@ fn waiters_that_come_one_after_the_other_are_served_in_that_order() {
     println!("of {} rounds, {} with the same line on all nodes", rounds.len(), alike.count());
     println!("{one_after_the_other} pairs of which one called after the other stood in all lines");
     assert!(one_after_the_other > 0, "no order was shown");
-    if told.is_some() {
+    if asked.is_some() {
         assert!(2 * apart.len() > rounds.len(), "the machine is too busy for a long run");
         assert!(good * 100 >= apart.len() * 99, "{good} of {}", apart.len());
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::engine_loop::Loop;
 use crate::ready;
 use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON};
-use crate::support::{despite_stalls, eventually, millis};
+use crate::support::{despite_stalls, eventually, millis, number};
 use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, ReleaseOutcome, RestartGuard};
 
 /// No test waits for the end of such a lock: a waiter gets it by a notification or by a poll.

@@ -3,8 +3,7 @@
 //!
 //! The hazard is a parent that dies: the process ends when its input does.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, Write, stdin};
+use std::io::{BufRead, stdin};
 use std::path::{Path, PathBuf};
 
 use redlatch::{Client, Error, Guard};
@@ -12,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::support::again::{self, say};
+use crate::support::holds::Journal;
 
 /// The variable with the ttl of keys that are handed over to the process, in milliseconds.
 const HAND_OVER: &str = "REDLATCH_TEST_HAND_OVER";
@@ -94,6 +94,16 @@ impl Process {
         let line = self.answer();
         let number = line.strip_prefix("released ").and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("not released: {line}"))
+    }
+
+    /// The process releases its lock, and another one, which waits for it, has it. Returns how long
+    /// after.
+    #[track_caller]
+    pub fn hand_over_to(&mut self, next: &mut Process) -> Duration {
+        let released = self.release();
+        let had = next.wait_until_locked();
+        assert!(had.have > released, "held by two");
+        Duration::from_nanos(had.have - released)
     }
 
     /// The lock that the process had got before it was killed, if any.
@@ -244,14 +254,10 @@ fn over(file: &Path) -> PathBuf {
     file.with_extension("over")
 }
 
-/// Acquires and releases the lock again and again. Writes a line for each request into the file:
-/// the process id, when it asked, and from when until when it held. If it got no lock, "from" is 0.
+/// Acquires and releases the lock again and again, and notes each request in the file.
 fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &str) {
-    // Many processes append to the file, so each line is one write.
-    let over = over(Path::new(file));
-    let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
-    let who = std::process::id();
-    let mut dice = Dice::new(now().wrapping_mul(u64::from(who)));
+    let (over, mut journal) = (over(Path::new(file)), Journal::open(file));
+    let mut dice = Dice::new(now().wrapping_mul(u64::from(std::process::id())));
     loop {
         let asked = now();
         if asked >= end || over.exists() {
@@ -259,7 +265,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
         }
         // The wait is limited, so that the process soon notices the end of the test.
         let wait = Duration::from_nanos(end - asked).min(POLLED_BY);
-        let (from, until) = match client.lock(key, options.wait(wait)) {
+        let held = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
                 let from = now();
                 let_pass(Duration::from_micros(dice.below(2_000)));
@@ -278,7 +284,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
             Err(error @ Error::Config(_)) => panic!("{error}"),
             Err(_) => (0, 0),
         };
-        let line = format!("{who} {asked} {from} {until}\n");
-        file.write_all(line.as_bytes()).expect("the file can be written");
+        // All processes want the same key, number 0.
+        journal.note(asked, held, &[0]);
     }
 }

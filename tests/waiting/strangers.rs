@@ -4,7 +4,7 @@
 use redlatch::Client;
 use redlatch::testing::inside::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
 
-use super::line::{line_config, three, wait_for_line, waiting};
+use super::line::{line_config, three, wait_for_line};
 use super::*;
 use crate::support::{RespClient, Value};
 
@@ -115,8 +115,7 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
         fleet.iter().all(|node| !subscribed(node, &channels(node)[0]))
     });
     let timer = PlainTimer::start();
-    let released = holder.release();
-    let gap = Duration::from_nanos(next.wait_until_locked().have - released);
+    let gap = holder.hand_over_to(&mut next);
     println!("the next one has it after {gap:?}");
     // A key that is handed over to a dead waiter would live for four node timeouts: 1 s.
     assert!(gap < timer.limit(millis(300)), "{gap:?}");

@@ -49,7 +49,7 @@ use checker::Summary;
 use faults::Faults;
 use redlatch::clock;
 use sheet::Count;
-use support::{Dice, Fleet, Folder, millis};
+use support::{Dice, Fleet, Folder, millis, number};
 use worker::Errand;
 use workers::Workers;
 
@@ -89,11 +89,6 @@ fn this_test() -> Vec<String> {
 
 fn without_guard() -> bool {
     std::env::var("CHAOS_GUARD").is_ok_and(|guard| guard == "off")
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: not a number; set a number")))
 }
 
 /// A folder in shared memory, if the system has that.

@@ -9,11 +9,7 @@ use support::{Server, free_port};
 
 #[test]
 fn tls_works_with_a_ca_and_a_client_certificate_in_files() {
-    let asked =
-        Command::new(&Server::get().binary).args(["--port", "0", "--tls-port", "1"]).output();
-    let can = String::from_utf8_lossy(&asked.expect("it was there").stdout).contains("tls-cert");
-    if !can {
-        println!("not run: this server was built without TLS");
+    if !Server::get().can_encrypt() {
         return;
     }
     let (ca, other) = (Ca::new(), Ca::new());

@@ -38,6 +38,11 @@ impl Desk {
         std::fs::write(self.path(name), text).expect("the desk can be written");
     }
 
+    /// A file for the events of a tool, to be read as `lines`.
+    pub fn log(&self, name: &str) -> std::fs::File {
+        std::fs::File::create(self.path(name)).expect("the desk can be written")
+    }
+
     #[track_caller]
     pub fn wait_for(&self, name: &str) {
         eventually(LIMIT, &format!("{name} is there"), || !self.lines(name).is_empty());
@@ -64,6 +69,14 @@ pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command
     let mut command = tool_on(fleet, &arguments);
     command.current_dir(&desk.0);
     command
+}
+
+/// Starts the tool as `exec` does, and waits until its CMD has written the file `up`.
+#[track_caller]
+pub fn started(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Running {
+    let running = Running::start(&mut exec(fleet, desk, flags, script));
+    desk.wait_for("up");
+    running
 }
 
 /// A command line that starts a script of the desk as a background job in a process group of its
@@ -185,8 +198,7 @@ fn two_execs_of_one_key_run_their_commands_one_after_the_other() {
 #[test]
 fn exec_without_a_quorum_exits_69_and_leaves_nothing() {
     let (fleet, desk) = Desk::with_fleet(3);
-    fleet[1].kill();
-    fleet[2].kill();
+    fleet.on([1, 2], Node::kill);
     for flags in [&["-n"][..], &["-w", "200ms"]] {
         let ended = run(&mut exec(&fleet, &desk, flags, "touch ran")).with_code(69);
         assert!(ended.errors.contains("no quorum"), "{ended:?}");
@@ -276,8 +288,7 @@ fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
     let mut command = exec(&fleet, &desk, &["-t", "9s", "--json"], script);
-    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
-    let cmd = Running::start(command.stderr(log));
+    let cmd = Running::start(command.stderr(desk.log("events")));
     desk.wait_for("up");
     let holder = held_by_majority(&fleet, "key");
     let renewals = || desk.lines("events").iter().filter(|l| l.contains("renewed")).count();

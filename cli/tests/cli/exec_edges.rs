@@ -1,7 +1,7 @@
 //! Edge cases of `redlatch exec`: process groups that CMD starts, a CMD that ends while redlatch is
 //! stopped, a lock that ends before CMD is started, and suspend.
 
-use super::exec::{Desk, background_job, events, exec, names, state_of};
+use super::exec::{Desk, background_job, events, exec, names, started, state_of};
 use super::exec_lost::{
     LastWords, RECORD, assert_dead_before_the_deadline, continue_masters, last_moment, now_ms,
     stop_majority,
@@ -91,8 +91,7 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
     run(redlatch.stdout(Stdio::null()).stderr(Stdio::null())).with_code(124);
     let daemon = desk.process("daemon");
     assert!(state_of(daemon).is_some(), "it was killed");
-    let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).expect("a process number");
-    kill_process(daemon, Signal::KILL).expect("it sleeps");
+    kill(daemon);
 }
 
 #[test]
@@ -170,8 +169,7 @@ fn exec_does_not_wait_for_processes_that_cmd_leaves() {
     fleet.wait_empty();
     let left = desk.process("left");
     assert!(state_of(left).is_some(), "it was killed");
-    let left = i32::try_from(left).ok().and_then(Pid::from_raw).expect("a process number");
-    kill_process(left, Signal::KILL).expect("it sleeps");
+    kill(left);
 }
 
 #[test]
@@ -179,8 +177,7 @@ fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done; exit 3";
     let flags = ["-t", "9s", "--grace", "4500ms", "--no-renew", "--json"];
-    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
-    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(desk.log("events")));
     let cmd = desk.process("cmd");
     let deadline = first_deadline(&desk, "events");
     redlatch.signal(Signal::STOP);
@@ -201,8 +198,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
     let flags = ["-t", "60s", "--grace", "10s", "--no-renew"];
-    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
-    desk.wait_for("up");
+    let redlatch = started(&fleet, &desk, &flags, script);
     // CLOCK_BOOTTIME goes on during a suspend; the clock of the poller's own timeout does not.
     let about = format!("/proc/{}/fdinfo", redlatch.id());
     let sleeps = |text: String| {
@@ -262,13 +258,11 @@ fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
         sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
         echo up > up; while :; do sleep 0.01; done";
     let flags = ["-t", "6s", "--grace", "3s", "--json"];
-    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
-    desk.wait_for("up");
+    let redlatch = started(&fleet, &desk, &flags, script);
     stop_majority(&fleet);
     desk.wait_for("told");
     // Now the lock could be renewed, but a CMD that got SIGTERM is killed all the same.
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     let ended = redlatch.end(LIMIT).with_code(124);
     assert!(ended.errors.contains("is still alive"), "{ended:?}");
     let held = values(&fleet, "key").iter().flatten().count();

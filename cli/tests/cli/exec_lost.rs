@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::exec::{Desk, events, exec, names, state_of};
+use super::exec::{Desk, events, exec, names, started, state_of};
 use super::*;
 
 /// A script that writes the time into a file while the file `cmd` exists. So the process ends with
@@ -12,15 +12,13 @@ pub const RECORD: &str = "while [ -e cmd ]; do date +%s%3N >> ";
 
 /// Stops two of three masters, so that no majority answers.
 pub fn stop_majority(fleet: &Fleet) {
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
 }
 
 /// Continues the masters, which execute what they were sent meanwhile, and checks that no key is
 /// left.
 pub fn continue_masters(fleet: &Fleet) {
-    fleet[0].cont();
-    fleet[1].cont();
+    fleet.on([0, 1], Node::cont);
     eventually(LIMIT, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
@@ -137,8 +135,7 @@ fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
         "sh -c \"trap '' TERM; echo up > below; sleep 60\" > /dev/null 2>&1 & echo up > cmd
         trap 'exit 3' TERM; wait";
     let flags = ["-t", "12s", "--grace", "5s", "--no-renew", "--json", "--foreground"];
-    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
-    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(desk.log("events")));
     desk.wait_for("below");
     let is_told = || desk.lines("events").iter().any(|line| line.contains("SIGTERM"));
     eventually(LIMIT, "CMD gets SIGTERM", is_told);
@@ -156,8 +153,7 @@ fn cmd_that_ends_at_sigterm_within_its_grace_is_not_killed() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo tidy > log; exit 3' TERM; echo up > up; while :; do sleep 0.01; done";
     let flags = ["-t", "4s", "--grace", "2s", "--json"];
-    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
-    desk.wait_for("up");
+    let redlatch = started(&fleet, &desk, &flags, script);
     stop_majority(&fleet);
     let ended = redlatch.end(LIMIT).with_code(124);
     assert_eq!(desk.lines("log"), ["tidy"]);
@@ -181,8 +177,8 @@ fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
     let start = |how| {
         let _ = std::fs::remove_file(desk.path("up"));
         let flags = ["-t", "4s", "--json", "--on-lost", how];
-        let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
-        let running = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+        let running =
+            Running::start(exec(&fleet, &desk, &flags, script).stderr(desk.log("events")));
         desk.wait_for("up");
         stop_majority(&fleet);
         running
@@ -222,8 +218,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
 fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
-    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
-    desk.wait_for("up");
+    let redlatch = started(&fleet, &desk, &["-t", "60s", "--json"], script);
     for node in 0..2 {
         // Replaces the keys, as another holder would. Deleted keys would be healed.
         fleet[node].command(&["SET", "key", "another's"]);
@@ -245,8 +240,7 @@ fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
         (&["-t", "60s", "--on-lost", "warn"], "; CMD runs on without the lock\n"),
     ] {
         let script = "echo up > up; for i in $(seq 300); do [ -e go ] && exit 3; sleep 0.1; done";
-        let log = std::fs::File::create(desk.path("log")).expect("the desk can be written");
-        let redlatch = Running::start(exec(&fleet, &desk, flags, script).stderr(log));
+        let redlatch = Running::start(exec(&fleet, &desk, flags, script).stderr(desk.log("log")));
         desk.wait_for("up");
         eventually(LIMIT, "all hold it", || values(&fleet, "key").iter().all(Option::is_some));
         fleet.iter().take(2).for_each(|node| drop(node.command(&["DEL", "key"])));

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::exec::{Desk, background_job, exec, parent_of, state_of};
+use super::exec::{Desk, background_job, exec, parent_of, started, state_of};
 use super::*;
 
 /// A script that runs until the file `go` exists, and starts a new `sleep` all the time.
@@ -48,8 +48,7 @@ fn exec_passes_signals_to_the_group_of_cmd_and_returns_its_code() {
         trap ':' USR1; trap 'echo TERM >> log; exit 9' TERM
         until [ -e below ]; do sleep 0.01; done
         echo up > up; while :; do sleep 0.01; done";
-    let cmd = Running::start(&mut exec(&fleet, &desk, &[], script));
-    desk.wait_for("up");
+    let cmd = started(&fleet, &desk, &[], script);
     let sent = [
         (Signal::USR1, "grandchild"),
         (Signal::HUP, "HUP"),

@@ -95,8 +95,7 @@ fn hold_that_loses_its_lock_ends_with_124_in_time() {
     // If no majority answers, the lock is not renewed, and hold ends before its deadline.
     let holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "2s", "key"]));
     let (frozen, timer) = (Instant::now(), PlainTimer::start());
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     let ended = holding.tool.end(LIMIT).with_code(124);
     // The ttl counts from before the freeze, and hold ends a twelfth of the ttl before the
     // deadline.

@@ -55,8 +55,7 @@ fn leader_is_nobody_if_a_majority_holds_nothing() {
 #[test]
 fn leader_is_not_known_without_a_quorum() {
     let (fleet, _token) = fleet_with_lock(3, &["-t", "60s", "scheduler"]);
-    fleet[0].kill();
-    fleet[2].kill();
+    fleet.on([0, 2], Node::kill);
     for flags in [&[][..], &["--is", "web-1"]] {
         let ended = run_on(&fleet, &[&["leader", "scheduler"], flags].concat()).with_code(69);
         let words = "scheduler: not known: 1 of 3 nodes can be asked, 2 are needed: ";

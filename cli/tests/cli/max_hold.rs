@@ -1,7 +1,7 @@
 //! How long `exec` and `hold` hold a lock: as long as CMD and their process live, or for the time
 //! of `--max-hold`.
 
-use super::exec::{Desk, exec};
+use super::exec::{Desk, started};
 use super::*;
 
 #[test]
@@ -9,8 +9,7 @@ fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
     let (fleet, desk) = Desk::with_fleet(3);
     // CMD keeps the lock for several ttls.
     let script = "echo up > up; while [ ! -e go ]; do sleep 0.05; done; exit 3";
-    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));
-    desk.wait_for("up");
+    let redlatch = started(&fleet, &desk, &["-t", "2s"], script);
     let token = held_by_majority(&fleet, "key");
     std::thread::sleep(5 * SECOND);
     assert_eq!(held_by_majority(&fleet, "key"), token);

@@ -138,8 +138,7 @@ fn change_is_refused_before_anything_is_written() {
         let refused = changed(&fleet, &[0, 1, 2], arguments).with_code(125);
         assert!(refused.errors.contains(words), "{arguments:?}: {refused:?}");
     }
-    fleet[1].kill();
-    fleet[2].kill();
+    fleet.on([1, 2], Node::kill);
     let change = ["change", "--to", &kept, "--connect-timeout", "2s"];
     let refused = changed(&fleet, &[0, 1, 2], &change).with_code(69);
     assert!(refused.errors.contains("the old list stays"), "{refused:?}");

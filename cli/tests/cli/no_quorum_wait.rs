@@ -17,8 +17,7 @@ fn waiters(fleet: &Fleet, flags: &[&str]) -> [Command; 2] {
 #[test]
 fn no_quorum_wait_ends_on_dead_nodes() {
     let fleet = Fleet::start(3);
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     for mut waiter in waiters(&fleet, &BRIEF) {
         let ended = run(&mut waiter).with_code(69);
         assert!(ended.errors.contains("no quorum"), "{ended:?}");
@@ -37,13 +36,11 @@ fn no_quorum_wait_ends_where_the_quorum_is_lost_during_the_wait() {
         // Waits for longer than the limit, to show that time in which a quorum answers does not
         // count.
         std::thread::sleep(Duration::from_millis(900));
-        fleet[0].stop();
-        fleet[1].stop();
+        fleet.on([0, 1], Node::stop);
         let ended = waiting.end(LIMIT).with_code(69);
         assert!(ended.errors.contains("no quorum"), "{ended:?}");
         assert!(ended.took >= Duration::from_millis(250), "{ended:?}");
-        fleet[0].cont();
-        fleet[1].cont();
+        fleet.on([0, 1], Node::cont);
     }
 }
 
@@ -73,8 +70,7 @@ fn no_quorum_wait_does_not_count_what_another_holds() {
 #[test]
 fn no_quorum_wait_lasts_until_nodes_are_back() {
     let fleet = Fleet::start(3);
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     let waiting = Running::start(&mut tool_on(&fleet, &["acquire", "key"]));
     std::thread::sleep(Duration::from_millis(500));
     fleet[0].restart();

@@ -78,8 +78,7 @@ fn resign_of_a_holder_that_does_not_listen_is_75() {
 #[test]
 fn resign_without_a_quorum_is_69() {
     let (fleet, _token) = fleet_with_lock(3, &["-t", "60s", "scheduler"]);
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     let ended = run(&mut on(&fleet, &["resign", "-w", "1s", "scheduler"])).with_code(69);
     assert!(ended.errors.contains("it is not known who leads"), "{ended:?}");
 }

@@ -238,8 +238,7 @@ fn json_has_the_fields_of_the_interface() {
         assert_eq!(released["outcome"], outcome);
         assert_eq!(words(&released), [word; 3]);
     }
-    fleet[0].kill();
-    fleet[1].kill();
+    fleet.on([0, 1], Node::kill);
     let ended = run_on(&fleet, &["release", "--json", "deploy", token]).with_code(NO_QUORUM);
     assert_eq!(ended.json()["outcome"], "unconfirmed");
     assert_eq!(words(&ended.json()), ["unreachable", "unreachable", "free"]);

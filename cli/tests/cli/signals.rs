@@ -47,16 +47,14 @@ fn signal_releases_on_frozen_nodes_too() {
     has_been_asked_by_a_waiter(&fleet);
     // The key is free on the first node, and the others are frozen. So the tool gets the key on the
     // first node, but has no quorum.
-    fleet[1].stop();
-    fleet[2].stop();
+    fleet.on([1, 2], Node::stop);
     fleet[0].command(&["DEL", "deploy"]);
     eventually(LIMIT, "it has the key on one node", || fleet[0].get("deploy").is_some());
     waiter.signal(Signal::TERM);
     let ended = waiter.end(LIMIT).with_code(143);
     assert!(ended.took < LIMIT / 2, "{ended:?}");
     assert_eq!(fleet[0].get("deploy"), None);
-    fleet[1].cont();
-    fleet[2].cont();
+    fleet.on([1, 2], Node::cont);
     // Each node now executes the tool's request, and then its release.
     let still = [None, Some(token.clone()), Some(token)];
     eventually(10 * SECOND, "nothing of it is left", || values(&fleet, "deploy") == still);
@@ -81,8 +79,7 @@ fn pending_releases_of_a_lost_connection_are_sent_before_the_end() {
     });
     has_been_asked_by_a_waiter(&fleet);
     // Only one node answers, so the tool's attempt stays undecided for a while.
-    fleet[0].stop();
-    fleet[1].stop();
+    fleet.on([0, 1], Node::stop);
     fleet[2].command(&["DEL", "deploy"]);
     eventually(LIMIT, "it has the key on one node", || fleet[2].get("deploy").is_some());
     waiter.signal(Signal::STOP);
