@@ -55,13 +55,21 @@ impl Locks {
             return;
         }
         let (asked, nodes) = (record.pending.unanswered(), nodes.minus(record.pending.releasing()));
-        // The release is encoded once for all nodes in a row that get it in the same form.
+        let hands_over = record.hands_over();
+        // Nearly always, all nodes get the release in the form that the caller wants.
+        let mut usual = NodeSet::EMPTY;
+        // To the others, the release is encoded once for all nodes in a row that get it in the same
+        // form.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
             let unanswered = asked.contains(node);
             if !self.cluster.may_release(node, unanswered) {
                 self.pending_releases[node.index()].push(id, now);
                 self.schedule_releases(node, now);
+                continue;
+            }
+            if !unanswered && !hands_over && self.cluster.native(node).is_none() {
+                usual.insert(node);
                 continue;
             }
             let form = self.release_form(node, id, unanswered, form, now);
@@ -72,6 +80,7 @@ impl Locks {
             same.insert(node);
         }
         self.ask_to_release(same, id, same_form, now);
+        self.ask_to_release(usual, id, form, now);
     }
 
     /// The form in which a release is sent to a node, if the caller wants `form`.
