@@ -68,14 +68,17 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            if !unanswered && !hands_over && self.cluster.native(node).is_none() {
+            // The first test is a shortcut: the form of such a node is the wanted one.
+            let is_plain = !unanswered && !hands_over && self.cluster.native(node).is_none();
+            let other =
+                if is_plain { form } else { self.release_form(node, id, unanswered, form, now) };
+            if is_plain || other == form {
                 usual.insert(node);
                 continue;
             }
-            let form = self.release_form(node, id, unanswered, form, now);
-            if form != same_form {
+            if other != same_form {
                 self.ask_to_release(same, id, same_form, now);
-                (same, same_form) = (NodeSet::EMPTY, form);
+                (same, same_form) = (NodeSet::EMPTY, other);
             }
             same.insert(node);
         }
