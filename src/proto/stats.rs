@@ -46,7 +46,12 @@ impl RoundTrips {
     /// Counts round trips that took equally long.
     #[inline]
     pub(crate) fn add(&mut self, took: Duration, count: u64) {
-        let micros = whole_micros(took);
+        self.add_micros(whole_micros(took), count);
+    }
+
+    /// As [`add`](RoundTrips::add).
+    #[inline]
+    pub(crate) fn add_micros(&mut self, micros: u64, count: u64) {
         self.micros = self.micros.saturating_add(micros.saturating_mul(count));
         // The class is the number of binary digits.
         let class = (u64::BITS - micros.leading_zeros()) as usize;

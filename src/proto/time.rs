@@ -52,6 +52,13 @@ impl Instant {
         })
     }
 
+    /// How many nanoseconds after `earlier` this moment is; zero if it is not after it. For the hot
+    /// path: a `Duration` is divided into seconds and the rest.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// How long after `earlier` this moment is; zero if it is not after it.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -4,8 +4,6 @@
 //! The hazard is an answer that is taken while the decoder is in the middle of another reply, or
 //! while a push has not been reported yet. Then this code takes nothing.
 
-use std::time::Duration;
-
 use super::Connection;
 use crate::proto::error::NodeReply;
 use crate::proto::time::Instant;
@@ -29,14 +27,14 @@ impl Connection {
     /// [`take_answered`](Connection::take_answered), before anything else is read. Every other
     /// event is for [`next_incoming`](Connection::next_incoming), which reads these answers, too.
     ///
-    /// `took` is called with each round trip time of these answers, and with how many of them have
-    /// it: questions of one moment have the same.
+    /// `took` is called with each round trip time of these answers, in nanoseconds, and with how
+    /// many of them have it: questions of one moment have the same.
     #[inline]
     pub fn plain_answers(
         &mut self,
         input: &mut &[u8],
         now: Instant,
-        took: impl FnMut(Duration, usize),
+        took: impl FnMut(u64, usize),
     ) -> Option<PlainAnswers> {
         if input.is_empty() {
             return None;
@@ -84,19 +82,14 @@ impl Connection {
 
     /// Takes the `count` oldest questions off their moments.
     #[inline]
-    fn take_moments(
-        &mut self,
-        mut count: usize,
-        now: Instant,
-        mut took: impl FnMut(Duration, usize),
-    ) {
+    fn take_moments(&mut self, mut count: usize, now: Instant, mut took: impl FnMut(u64, usize)) {
         while count > 0 {
             let Some(oldest) = self.moments.front_mut() else { return };
             let of_this_moment = count.min(oldest.count);
             oldest.count -= of_this_moment;
             count -= of_this_moment;
             self.asked_at = oldest.asked_at;
-            took(now.saturating_since(oldest.asked_at), of_this_moment);
+            took(now.nanos_since(oldest.asked_at), of_this_moment);
             if oldest.count == 0 {
                 self.moments.pop();
                 // A node that answers before its question was written whole is strange, but does no
