@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::proto::time::whole_micros;
+
 /// How many classes there are: the last one has no upper bound.
 pub const CLASSES: usize = 28;
 
@@ -39,7 +41,7 @@ impl Durations {
 
     /// Counts one duration.
     pub(crate) fn add(&mut self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let micros = whole_micros(took);
         self.micros = self.micros.saturating_add(micros);
         // Each class ends at twice the end of the one before, so the class is the number of binary
         // digits beyond `FIRST_END_BITS`.

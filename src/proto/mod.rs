@@ -10,6 +10,7 @@ pub(crate) mod coordinator;
 pub(crate) mod durations;
 pub(crate) mod election;
 pub(crate) mod error;
+pub(crate) mod fifo;
 #[cfg(feature = "testing")]
 pub mod fingerprint;
 pub(crate) mod ids;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::proto::durations::Durations;
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::node_set::NodeId;
+use crate::proto::time::whole_micros;
 
 /// How many classes of round trips there are: the last one has no upper bound.
 pub const CLASSES: usize = 24;
@@ -45,7 +46,12 @@ impl RoundTrips {
     /// Counts round trips that took equally long.
     #[inline]
     pub(crate) fn add(&mut self, took: Duration, count: u64) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.add_micros(whole_micros(took), count);
+    }
+
+    /// As [`add`](RoundTrips::add).
+    #[inline]
+    pub(crate) fn add_micros(&mut self, micros: u64, count: u64) {
         self.micros = self.micros.saturating_add(micros.saturating_mul(count));
         // The class is the number of binary digits.
         let class = (u64::BITS - micros.leading_zeros()) as usize;

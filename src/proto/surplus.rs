@@ -29,10 +29,17 @@ const DOUBLES_UP_TO: usize = 8192;
 /// Puts an entry into a slab, which grows if it is full.
 #[inline]
 pub fn insert<T>(slab: &mut Slab<T>, entry: T) -> usize {
+    make_room(slab);
+    slab.insert(entry)
+}
+
+/// Lets a slab grow if it is full. A large entry is built after this call: then the compiler need
+/// not keep it while the slab grows, and moves it once less.
+#[inline]
+pub fn make_room<T>(slab: &mut Slab<T>) {
     if slab.len() == slab.capacity() {
         grow(slab);
     }
-    slab.insert(entry)
 }
 
 #[cold]

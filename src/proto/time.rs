@@ -52,6 +52,13 @@ impl Instant {
         })
     }
 
+    /// How many nanoseconds after `earlier` this moment is; zero if it is not after it. For the hot
+    /// path: a `Duration` is divided into seconds and the rest.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// How long after `earlier` this moment is; zero if it is not after it.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -63,6 +70,14 @@ impl Instant {
 fn nanos(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(u64::from(duration.subsec_nanos()))
+}
+
+/// The whole microseconds of a duration, without the arithmetic of 128 bits that
+/// `Duration::as_micros` needs.
+#[inline]
+pub fn whole_micros(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_micros()))
 }
 
 /// How far two clocks may differ over `length`: a hundredth of it, and two milliseconds.
@@ -99,14 +114,16 @@ impl Ttl {
         if asked > max_ttl {
             return Err(InvalidTtl::TooLong { asked, max_ttl });
         }
-        let millis =
-            u64::try_from(asked.as_millis()).map_err(|_| InvalidTtl::TooLong { asked, max_ttl })?;
+        // Without the arithmetic of 128 bits that `Duration::as_millis` needs.
+        let whole = asked.as_secs().checked_mul(1000);
+        let millis = whole.and_then(|whole| whole.checked_add(u64::from(asked.subsec_millis())));
+        let millis = millis.ok_or(InvalidTtl::TooLong { asked, max_ttl })?;
         if millis > LONGEST_MILLIS {
             let max_ttl = Duration::from_millis(LONGEST_MILLIS);
             return Err(InvalidTtl::TooLong { asked, max_ttl });
         }
         let ttl = Ttl { millis: [32, 16, 0].map(|bits| (millis >> bits) as u16) };
-        if ttl.usable().is_zero() {
+        if ttl.nanos() <= ttl.drift_nanos() {
             return Err(InvalidTtl::TooShort { asked });
         }
         Ok(ttl)
@@ -141,6 +158,13 @@ impl Ttl {
         self.duration().saturating_sub(self.drift())
     }
 
+    /// What a holder has of the ttl at most, but not more than `most`.
+    #[inline]
+    pub fn usable_up_to(self, most: Duration) -> Duration {
+        let usable = self.nanos().saturating_sub(self.drift_nanos());
+        if usable >= nanos(most) { most } else { Duration::from_nanos(usable) }
+    }
+
     /// The moment up to which a holder may believe in a lock that was asked for at `start`.
     ///
     /// `start` is read before the first byte is written: a node counts its ttl from the moment it
@@ -158,10 +182,12 @@ impl Ttl {
     }
 
     // The next two functions run for each answer, so they multiply instead of dividing.
+    #[inline]
     const fn nanos(self) -> u64 {
         self.as_millis().saturating_mul(NANOS_PER_MILLI)
     }
 
+    #[inline]
     const fn drift_nanos(self) -> u64 {
         let part = NANOS_PER_MILLI / 100 * Ttl::DRIFT_PERCENT;
         self.as_millis().saturating_mul(part).saturating_add(DRIFT_FIXED_NANOS)
@@ -231,6 +257,21 @@ mod tests {
             let ends = usable.as_nanos() < u128::from(u64::MAX) / 2;
             assert!(!ends || ttl.deadline(start) == start.saturating_add(usable));
         }
+    }
+
+    #[test]
+    fn usable_part_of_a_ttl_is_bounded() {
+        for ttl in [3, 4, 99, 10_000, 86_400_000] {
+            let ttl = Ttl::new(millis(ttl), Duration::MAX).unwrap();
+            for most in [Duration::ZERO, millis(1), millis(96), millis(250), Duration::MAX] {
+                assert_eq!(ttl.usable_up_to(most), most.min(ttl.usable()), "{ttl:?}, {most:?}");
+            }
+        }
+        for micros in [0, 1, 999, 1_000_000, 86_400_000_001] {
+            assert_eq!(whole_micros(Duration::from_micros(micros)), micros);
+            assert_eq!(whole_micros(Duration::from_nanos(micros * 1000 + 999)), micros);
+        }
+        assert_eq!(whole_micros(Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -78,10 +78,11 @@ impl<T: Copy> Timers<T> {
         let Some(lane) = self.lane_for(std::mem::discriminant(&what), nanos) else {
             return self.set_at(due, what);
         };
-        let entry = Entry { due, what, lane: lane as u8, previous: NONE, next: NONE };
-        let key = insert(&mut self.entries, entry) as u32;
-        self.link_after_earlier(lane, key);
-        Timer(Place::new(key as usize))
+        let (previous, next) = self.neighbours(lane, due);
+        let entry = Entry { due, what, lane: lane as u8, previous, next };
+        let place = insert(&mut self.entries, entry);
+        self.link(place as u32, lane, (previous, next));
+        Timer(Place::new(place))
     }
 
     /// Sets a timer for a moment of its own.
@@ -181,28 +182,33 @@ impl<T: Copy> Timers<T> {
         Some(self.lanes.len() - 1)
     }
 
-    /// Links an entry into its lane, after all that are not due later. These end at the tail,
-    /// unless the caller's clock went back, or requests end in another order than they began.
-    fn link_after_earlier(&mut self, lane: usize, key: u32) {
-        let due = self.entries[key as usize].due;
-        let mut previous = self.lanes[lane].tail;
+    /// The entries of a lane between which one has its place that is due at `due`: after all that
+    /// are not due later. These end at the tail, unless the caller's clock went back, or requests
+    /// end in another order than they began.
+    #[inline]
+    fn neighbours(&mut self, lane: usize, due: Instant) -> (u32, u32) {
+        let (mut previous, mut next) = (self.lanes[lane].tail, NONE);
         while previous != NONE && self.entries[previous as usize].due > due {
-            previous = self.entries[previous as usize].previous;
+            (previous, next) = (self.entries[previous as usize].previous, previous);
             #[cfg(test)]
             {
                 self.steps_back += 1;
             }
         }
-        let next = match previous {
-            NONE => std::mem::replace(&mut self.lanes[lane].head, key),
-            _ => std::mem::replace(&mut self.entries[previous as usize].next, key),
-        };
+        (previous, next)
+    }
+
+    /// Links an entry into its lane, between these two.
+    #[inline]
+    fn link(&mut self, key: u32, lane: usize, (previous, next): (u32, u32)) {
+        match previous {
+            NONE => self.lanes[lane].head = key,
+            _ => self.entries[previous as usize].next = key,
+        }
         match next {
             NONE => self.lanes[lane].tail = key,
             _ => self.entries[next as usize].previous = key,
         }
-        let entry = &mut self.entries[key as usize];
-        (entry.previous, entry.next) = (previous, next);
     }
 
     fn unlink(&mut self, key: u32, entry: &Entry<T>) {

@@ -378,10 +378,17 @@ impl Inner {
     /// Unlocks the mutex, and wakes the calls that are due. A panic of a waker is its executor's
     /// problem, and does not affect the wakers after it.
     fn wake_calls(&self, mut state: MutexGuard<'_, State>) {
-        if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
+        let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
+        let count = woken.len() + dropped.len();
+        if count <= 1 {
+            // Nearly always: the waker of the call that has just fetched its result, if any.
+            let (woken, dropped) = (woken.pop(), dropped.pop());
+            drop(state);
+            woken.into_iter().for_each(wake);
+            dropped.into_iter().for_each(|waker| wake_or_drop(waker, false));
             return;
         }
-        if state.after_unlock.woken.len() + state.after_unlock.dropped.len() <= CARRIED {
+        if count <= CARRIED {
             let mut carried = [const { None }; CARRIED];
             let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
             let woken = woken.drain(..).map(|waker| (waker, true));

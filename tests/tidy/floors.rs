@@ -11,8 +11,17 @@ use super::source::Source;
 /// The floor of each module. A module and all files below it share a floor and may name each other.
 const FLOORS: [(u8, &[&str]); 11] = [
     (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
-    (0, &["proto::key", "proto::key_set", "proto::keys", "proto::ids", "proto::surplus"]),
-    (0, &["proto::fingerprint", "proto::quorum", "proto::own_keys"]),
+    (0, &["proto::key", "proto::key_set", "proto::keys", "proto::ids"]),
+    (
+        0,
+        &[
+            "proto::fingerprint",
+            "proto::quorum",
+            "proto::own_keys",
+            "proto::surplus",
+            "proto::fifo",
+        ],
+    ),
     (
         1,
         &[

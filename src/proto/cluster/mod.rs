@@ -238,7 +238,7 @@ impl Cluster {
             return None;
         }
         let stats = self.stats.node(node);
-        let took = |took, count| stats.round_trips.add(took, count as u64);
+        let took = |nanos, count| stats.round_trips.add_micros(nanos / 1000, count as u64);
         let answers = entry.connection.plain_answers(input, now, took)?;
         stats.note_replies(answers.kind == Kind::Acquire, answers.reply, answers.count as u64);
         Some(answers)

@@ -33,6 +33,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
 use crate::proto::wire::answers::TaskAnswer;
+use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::connection::PlainAnswers;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
@@ -179,14 +180,38 @@ impl Coordinator {
     /// everything that nodes send is.
     #[inline]
     fn take_plain_answers(&mut self, node: NodeId, input: &mut &[u8], now: Instant) {
-        while let Some(PlainAnswers { reply, count, .. }) =
+        while let Some(PlainAnswers { kind, reply, count }) =
             self.locks.cluster_mut().receive_plain(node, input, now)
         {
-            for _ in 0..count {
-                let Some(ask) = self.locks.cluster_mut().take_answered(node) else { break };
-                self.locks.on_plain_answer(node, ask, reply, now);
-                self.act(now);
+            // Nearly every answer is one of the first two here.
+            match (kind, reply) {
+                (Kind::Acquire, NodeReply::Granted) => {
+                    self.take_answered(node, count, now, Locks::on_acquire_granted);
+                }
+                (Kind::Release, NodeReply::Granted) => {
+                    self.take_answered(node, count, now, Locks::on_release_granted);
+                }
+                _ => self.take_answered(node, count, now, |locks, node, ask, now| {
+                    locks.on_answer(node, ask, reply, now);
+                }),
             }
+        }
+    }
+
+    /// Takes the oldest `count` questions to the node, each of which got an answer, and passes them
+    /// on to `on_answer`.
+    #[inline(always)]
+    fn take_answered(
+        &mut self,
+        node: NodeId,
+        count: usize,
+        now: Instant,
+        on_answer: impl Fn(&mut Locks, NodeId, LockAsk, Instant),
+    ) {
+        for _ in 0..count {
+            let Some(ask) = self.locks.cluster_mut().take_answered(node) else { break };
+            on_answer(&mut self.locks, node, ask, now);
+            self.act(now);
         }
     }
 

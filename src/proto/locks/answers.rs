@@ -18,21 +18,42 @@ use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 
 impl Locks {
-    /// As [`on_answer`](Locks::on_answer), for a plain answer. Nearly every answer is one of the
-    /// first two here. For each of them the compiler makes a copy of the same code, and leaves out
-    /// what concerns other answers.
+    /// As [`on_answer`](Locks::on_answer), for an acquire that a node granted. Nearly every such
+    /// answer takes the shortcut here, with the record at hand.
     #[inline(always)]
-    pub fn on_plain_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        match (ask.kind, reply) {
-            (Kind::Acquire, NodeReply::Granted) => {
-                let ask = LockAsk { kind: Kind::Acquire, ..ask };
-                self.take_answer(node, ask, NodeReply::Granted, now);
-            }
-            (Kind::Release, NodeReply::Granted) => {
-                let ask = LockAsk { kind: Kind::Release, ..ask };
-                self.take_answer(node, ask, NodeReply::Granted, now);
-            }
-            _ => self.on_answer(node, ask, reply, now),
+    pub fn on_acquire_granted(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
+        let (record, reply) = (self.records.get_mut(ask.record), NodeReply::Granted);
+        if ask.sent.names != Names::Key || record.uncounted.contains(node) {
+            return self.on_answer(node, ask, reply, now);
+        }
+        record.on_answer(node, Effect::Written, now);
+        record.prove_granted(node, ask);
+        if record.awaits_grant(ask) {
+            record.cast((node, reply), ask.record, &mut self.verdicts);
+        }
+        if record.is_finished() {
+            self.finish(ask.record);
+        }
+    }
+
+    /// As [`on_answer`](Locks::on_answer), for a release that deleted the key. Nearly every such
+    /// answer takes the shortcut here, with the record at hand.
+    #[inline(always)]
+    pub fn on_release_granted(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
+        let is_watched = self.is_any_key_watched();
+        let (record, reply) = (self.records.get_mut(ask.record), NodeReply::Granted);
+        let is_late = record.pending.unproven().contains(node);
+        if ask.sent.names != Names::Key || is_late || is_watched {
+            return self.on_answer(node, ask, reply, now);
+        }
+        record.pending.on_release_over(node);
+        record.pending.on_gone(node);
+        self.pending_releases[node.index()].on_acknowledged();
+        if record.round.number == ask.round {
+            record.cast((node, reply), ask.record, &mut self.verdicts);
+        }
+        if record.is_finished() {
+            self.finish(ask.record);
         }
     }
 
@@ -41,7 +62,47 @@ impl Locks {
     pub fn on_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let compared = reply == NodeReply::Held && ask.is_replacement();
         let reply = if compared { self.judge_replacement(node, ask) } else { reply };
-        self.take_answer(node, ask, reply, now);
+        let record = self.records.get_mut(ask.record);
+        if ask.kind.may_create() {
+            record.on_answer(node, Effect::of(ask, reply), now);
+            if ask.kind == Kind::Acquire && reply == NodeReply::Granted {
+                // `prove_granted` ignores the answer if it is to an earlier round of the attempt.
+                record.prove_granted(node, ask);
+            }
+            if ask.sent.names.is_all_keys() {
+                self.note_named(node, ask, reply);
+            }
+        } else {
+            record.pending.on_release_over(node);
+        }
+        let by_transaction = ask.is_transaction();
+        let reply = if by_transaction { self.judge_transaction(node, ask, reply) } else { reply };
+        let failed = matches!(reply, NodeReply::Failed(_));
+        let refused = failed
+            && (by_transaction || ask.is_refused_by_sha1(reply) || self.lacks_scripts(node, ask));
+        if refused && self.is_still_wanted(node, ask, now) {
+            self.ask_again(node, ask, now);
+        } else {
+            self.pass_answer_on(node, ask, reply, now);
+        }
+        self.finish(ask.record);
+    }
+
+    /// Passes an answer on to the handler of its verb.
+    fn pass_answer_on(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        match ask.kind {
+            Kind::Acquire => self.on_grant(node, ask, reply, now),
+            Kind::Release => self.on_release(node, ask, reply, now),
+            Kind::Exists => self.on_exists(node, ask, reply),
+            Kind::Extend => self.on_extend(node, ask, reply, now),
+            Kind::Heal => self.on_heal(node, ask, reply, now),
+            Kind::Adopt => self.on_adopt(node, ask, reply, now),
+            // A grant says that the node raised the counter, a refusal that it has not the key any
+            // more.
+            Kind::WriteBack => self.cast_grant(node, ask, reply),
+            Kind::Join => self.on_join(node, ask, reply, now),
+            Kind::Claim => self.on_claim(node, ask, reply, now),
+        }
     }
 
     /// What the value that a key had before `SET` with `IFEQ` says.
@@ -67,53 +128,6 @@ impl Locks {
         let question = Question { form: Form::Source, ..Question::of(ask.kind) };
         let has_command = question.has_command(ask.sent.names, self.records.get(ask.record));
         by_source && has_command && self.cluster.in_place_of_scripts(node).is_some()
-    }
-
-    #[inline(always)]
-    fn take_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        let record = self.records.get_mut(ask.record);
-        if ask.kind.may_create() {
-            record.on_answer(node, Effect::of(ask, reply), now);
-            if ask.kind == Kind::Acquire && reply == NodeReply::Granted {
-                // `prove_granted` ignores the answer if it is to an earlier round of the attempt.
-                record.prove_granted(node, ask);
-                if ask.sent.names == Names::Key && !record.uncounted.contains(node) {
-                    // A shortcut through `cast_grant`, with the record at hand.
-                    if record.awaits_grant(ask) {
-                        record.cast((node, reply), ask.record, &mut self.verdicts);
-                    }
-                    if record.is_finished() {
-                        self.finish(ask.record);
-                    }
-                    return;
-                }
-            }
-            if ask.sent.names.is_all_keys() {
-                self.note_named(node, ask, reply);
-            }
-        } else {
-            record.pending.on_release_over(node);
-        }
-        let by_transaction = ask.is_transaction();
-        let reply = if by_transaction { self.judge_transaction(node, ask, reply) } else { reply };
-        let failed = matches!(reply, NodeReply::Failed(_));
-        let refused = failed
-            && (by_transaction || ask.is_refused_by_sha1(reply) || self.lacks_scripts(node, ask));
-        match ask.kind {
-            _ if refused && self.is_still_wanted(node, ask, now) => self.ask_again(node, ask, now),
-            Kind::Acquire => self.on_grant(node, ask, reply, now),
-            Kind::Release => self.on_release(node, ask, reply, now),
-            Kind::Exists => self.on_exists(node, ask, reply),
-            Kind::Extend => self.on_extend(node, ask, reply, now),
-            Kind::Heal => self.on_heal(node, ask, reply, now),
-            Kind::Adopt => self.on_adopt(node, ask, reply, now),
-            // A grant says that the node raised the counter, a refusal that it has not the key any
-            // more.
-            Kind::WriteBack => self.cast_grant(node, ask, reply),
-            Kind::Join => self.on_join(node, ask, reply, now),
-            Kind::Claim => self.on_claim(node, ask, reply, now),
-        }
-        self.finish(ask.record);
     }
 
     /// Whether to send a request again whose script the node could not find by its SHA1, or whose

@@ -1,11 +1,11 @@
 //! The outcomes of requests, as callers fetch them: a lock only before its deadline.
 
 use crate::proto::error::{ClosedReason, Error, LostReason, Report};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
-use crate::proto::locks::requests::Stage;
+use crate::proto::locks::requests::{Request, Stage};
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 
@@ -68,22 +68,15 @@ impl Locks {
         if !self.ops.has_ended(op) {
             return None;
         }
-        if let Some(&Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
+        if let Some(&Stage::Granted { record }) = self.ops.get(op).map(|r| &r.stage) {
             if now >= self.records.get(record).deadline {
                 self.on_attempt_lost(record, now);
                 return None;
             }
+            return self.fetch_granted(op, record, now);
         }
         let request = self.ops.close(op)?;
         let result = match request.stage {
-            Stage::Granted { record: id } => {
-                let lock = self.hand_out(id, request.data, request.since, now);
-                if let Some(terms) = request.auto_extend {
-                    let record = self.records.get_mut(id);
-                    self.renewals.begin(id, record, Some(terms), now, &mut self.timers);
-                }
-                Ok(Outcome::Acquired(lock))
-            }
             Stage::Extended { lock } => self.extend_outcome(&lock, now),
             // The lock that was extended by its token has expired before this fetch.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
@@ -95,5 +88,18 @@ impl Locks {
             stage => unreachable!("{stage:?} is no end"),
         };
         Some(Completion { op, data: request.data, result })
+    }
+
+    /// Closes a request whose lock was granted, and hands the lock out.
+    #[inline]
+    fn fetch_granted(&mut self, op: Op, id: RecordId, now: Instant) -> Option<Completion> {
+        let &Request { data, since, auto_extend, .. } = self.ops.get(op)?;
+        self.ops.close(op);
+        let lock = self.hand_out(id, data, since, now);
+        if let Some(terms) = auto_extend {
+            let record = self.records.get_mut(id);
+            self.renewals.begin(id, record, Some(terms), now, &mut self.timers);
+        }
+        Some(Completion { op, data, result: Ok(Outcome::Acquired(lock)) })
     }
 }

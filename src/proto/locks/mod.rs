@@ -50,6 +50,7 @@ use bytes::BytesMut;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error};
+use crate::proto::fifo::Fifo;
 use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
@@ -196,7 +197,7 @@ pub struct Locks {
     command: BytesMut,
     timers: Timers<Due>,
     /// The records whose round was decided. Empty between two calls of the coordinator.
-    verdicts: VecDeque<RecordId>,
+    verdicts: Fifo<RecordId>,
     /// Events for the waits. Empty between two calls of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
@@ -234,7 +235,7 @@ impl Locks {
             forked: false,
             command: BytesMut::new(),
             timers: Timers::new(),
-            verdicts: VecDeque::new(),
+            verdicts: Fifo::default(),
             waits: VecDeque::new(),
             updates: Updates::default(),
             releases: Releases::default(),

@@ -8,11 +8,10 @@
 //! timer at most, which is cleared when its stage changes. The caller of
 //! [`interrupt`](Ops::interrupt) has to set a new timer, or to begin the attempt.
 
-use std::collections::VecDeque;
-
 use slab::Slab;
 
 use crate::proto::error::Error;
+use crate::proto::fifo::Fifo;
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::lock::Lock;
 use crate::proto::locks::AcquireParams;
@@ -21,7 +20,7 @@ use crate::proto::locks::owners::{OwnerId, Owners};
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
-use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
+use crate::proto::surplus::{make_room, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::waiting::Waiting;
@@ -126,7 +125,7 @@ pub struct Request {
 #[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Ops {
     slab: Slab<Request>,
-    ready: VecDeque<Op>,
+    ready: Fifo<Op>,
     /// How many of the requests have begun to wait for a key that others hold.
     waiters: usize,
     next_generation: OpGeneration,
@@ -143,7 +142,9 @@ impl Ops {
     }
 
     /// Opens a request. If `stage` is an end, the request is queued to be fetched.
+    #[inline]
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
+        make_room(&mut self.slab);
         let generation = self.next_generation.advance();
         let ended = stage.ends();
         let request = Request {
@@ -161,9 +162,9 @@ impl Ops {
             stage,
             timer: None,
         };
-        let op = Op { index: insert(&mut self.slab, request) as u32, generation };
+        let op = Op { index: self.slab.insert(request) as u32, generation };
         if ended {
-            self.ready.push_back(op);
+            self.ready.push(op);
         }
         op
     }
@@ -367,7 +368,7 @@ impl Ops {
     /// interval.
     pub fn shrink(&mut self, most: usize) {
         shrink_slab(&mut self.slab, most);
-        shrink_queue(&mut self.ready, most);
+        self.ready.shrink(most);
         self.timers.shrink(most);
     }
 
@@ -387,7 +388,7 @@ impl Ops {
         request.stage = stage;
         match (request.stage.ends(), request.abandoned) {
             (false, _) => {}
-            (true, false) => self.ready.push_back(op),
+            (true, false) => self.ready.push(op),
             (true, true) => drop(self.close(op)),
         }
     }
@@ -407,7 +408,7 @@ impl Ops {
     /// outcome is fetched.
     pub fn pop_ready(&mut self) -> Option<Op> {
         loop {
-            let op = self.ready.pop_front()?;
+            let op = self.ready.pop()?;
             // Since it was queued, the request may have been cancelled, or begun another attempt.
             if self.has_ended(op) {
                 return Some(op);
@@ -426,11 +427,11 @@ impl Ops {
     /// outcome.
     #[inline]
     pub fn pop_released(&mut self) -> Option<(Op, u64, ReleaseOutcome)> {
-        let op = *self.ready.front()?;
+        let op = self.ready.front()?;
         let request = self.get(op)?;
         let Stage::Over(Ok(Outcome::Released(outcome))) = request.stage else { return None };
         let data = request.data;
-        self.ready.pop_front();
+        self.ready.pop();
         self.close(op);
         Some((op, data, outcome))
     }

@@ -40,7 +40,7 @@ impl Locks {
         self.ops.shrink(most);
         self.timers.shrink(most);
         self.renewals.shrink(most);
-        shrink_queue(&mut self.verdicts, most);
+        self.verdicts.shrink(most);
         shrink_queue(&mut self.waits, most);
         self.updates.shrink(most);
         self.pending_releases.iter_mut().for_each(|queue| queue.shrink(most));

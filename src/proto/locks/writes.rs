@@ -77,6 +77,12 @@ impl Locks {
         }
     }
 
+    /// Whether there is a lock or a request that a write to its key would concern.
+    #[inline]
+    pub(in crate::proto::locks) fn is_any_key_watched(&self) -> bool {
+        !(self.renewals.is_empty() && self.ops.has_no_waiters())
+    }
+
     /// A node executed a write of this client to the keys of a record. The node does not report
     /// such a write, so its answer takes the place of the report.
     #[inline]
@@ -86,7 +92,7 @@ impl Locks {
         id: RecordId,
         now: Instant,
     ) {
-        if self.renewals.is_empty() && self.ops.has_no_waiters() {
+        if !self.is_any_key_watched() {
             return;
         }
         let keys: Vec<KeyHash> = self.records.get(id).hashes().collect();

@@ -159,10 +159,8 @@ fn replaced(reply: &Reply<'_>, before: &mut Vec<u8>) -> Option<NodeReply> {
 /// questions about locks get. Returns its length, too. Any other reply is for the decoder.
 #[inline]
 pub(super) fn plain(ask: &LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
-    let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
     match ask.kind {
-        _ if !of_key => None,
-        Kind::Extend if ask.is_replacement() => None,
+        _ if !may_be_plain(ask) => None,
         Kind::Acquire | Kind::Heal if bytes.starts_with(b"+OK\r\n") => {
             Some((NodeReply::Granted, 5))
         }
@@ -175,6 +173,13 @@ pub(super) fn plain(ask: &LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
         }
         Kind::WriteBack | Kind::Adopt | Kind::Exists | Kind::Join | Kind::Claim => None,
     }
+}
+
+/// Whether an answer to this question may be a plain one.
+#[inline]
+pub(super) fn may_be_plain(ask: &LockAsk) -> bool {
+    let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
+    of_key && !(ask.kind == Kind::Extend && ask.is_replacement())
 }
 
 /// What the last answers to an inspection say.

@@ -8,7 +8,7 @@
 use bytes::BytesMut;
 
 use crate::proto::inspection::{VALUE_BYTES, Value};
-use crate::proto::lock::{LONGEST_TOKEN, LockToken};
+use crate::proto::lock::{LONGEST_TOKEN, LockToken, TOKEN_DIGITS};
 use crate::proto::time::Ttl;
 
 /// A Lua script and the SHA1 by which a node knows it once it was loaded.
@@ -225,14 +225,22 @@ pub(super) fn put_script(
     keys: usize,
     arguments: usize,
 ) {
-    put_header(out, b'*', 3 + keys + arguments);
     match form {
+        Form::Sha if 3 + keys + arguments < 10 => {
+            let mut head = *b"*0\r\n$7\r\nEVALSHA\r\n$40\r\n";
+            head[1] += (3 + keys + arguments) as u8;
+            out.extend_from_slice(&head);
+            out.extend_from_slice(script.sha1.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
         Form::Sha => {
+            put_header(out, b'*', 3 + keys + arguments);
             out.extend_from_slice(b"$7\r\nEVALSHA\r\n$40\r\n");
             out.extend_from_slice(script.sha1.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
         Form::Source | Form::Native(_) | Form::Transaction => {
+            put_header(out, b'*', 3 + keys + arguments);
             put_bulk(out, b"EVAL");
             put_bulk(out, script.source.as_bytes());
         }
@@ -248,7 +256,12 @@ pub(super) fn put_script(
 #[inline(always)]
 pub(super) fn put_token(out: &mut BytesMut, token: &LockToken) {
     let Some(owner) = token.owner() else {
-        put_bulk(out, token.digits());
+        // In one piece, because each piece that is put into the buffer has a cost of its own.
+        let mut bulk = [0; 5 + TOKEN_DIGITS + 2];
+        bulk[..5].copy_from_slice(b"$40\r\n");
+        bulk[5..5 + TOKEN_DIGITS].copy_from_slice(token.digits());
+        bulk[5 + TOKEN_DIGITS..].copy_from_slice(b"\r\n");
+        out.extend_from_slice(&bulk);
         return;
     };
     put_header(out, b'$', token.length());

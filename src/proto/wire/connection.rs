@@ -19,11 +19,12 @@ use bytes::{Buf, BytesMut};
 
 use crate::proto::error::NodeError;
 use crate::proto::error::NodeReply;
+use crate::proto::fifo::Fifo;
 use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
-use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
+use crate::proto::surplus::{shrink_bytes, shrink_list};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, Details, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
@@ -91,7 +92,7 @@ const SAME_MOMENT: Duration = Duration::from_micros(10);
 
 /// The moments of questions that follow each other within [`SAME_MOMENT`], and are written
 /// together.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Moments {
     /// When the first of them was put into the outbox.
     asked_at: Instant,
@@ -108,10 +109,10 @@ pub struct Connection {
     partial: BytesMut,
     /// What is still to come of a message that is too long.
     skipping: Skipping,
-    asks: VecDeque<Ask>,
+    asks: Fifo<Ask>,
     scripts: KnownScripts,
     /// The moments of the asks, in their order.
-    moments: VecDeque<Moments>,
+    moments: Fifo<Moments>,
     /// How many of the moments are those of questions that are not written yet: the last ones.
     unwritten: usize,
     /// When the question was asked that was answered last.
@@ -168,7 +169,7 @@ impl Connection {
         self.scripts = KnownScripts::default();
         self.moments.clear();
         self.unwritten = 0;
-        std::mem::take(&mut self.asks)
+        self.asks.take_all()
     }
 
     /// Sets the prefix that keys have on the node.
@@ -203,7 +204,7 @@ impl Connection {
         if !ask.is_without_source() {
             self.note_source_sent(&ask);
         }
-        self.asks.push_back(ask);
+        self.asks.push(ask);
         match self.moments.back_mut() {
             Some(last)
                 if self.unwritten > 0 && now <= last.asked_at.saturating_add(SAME_MOMENT) =>
@@ -211,7 +212,7 @@ impl Connection {
                 last.count += 1;
             }
             _ => {
-                self.moments.push_back(Moments { asked_at: now, written_at: now, count: 1 });
+                self.moments.push(Moments { asked_at: now, written_at: now, count: 1 });
                 self.unwritten += 1;
             }
         }
@@ -269,7 +270,7 @@ impl Connection {
         assert_eq!(count, self.outbox.len(), "more was written than there was");
         // The next bytes go to the beginning of the buffer again.
         self.outbox.clear();
-        let unwritten = self.moments.iter_mut().rev().take(self.unwritten);
+        let unwritten = self.moments.as_mut_slice().iter_mut().rev().take(self.unwritten);
         unwritten.for_each(|moments| moments.written_at = now);
         self.unwritten = 0;
     }
@@ -279,8 +280,8 @@ impl Connection {
         let (bytes, asks) = std::mem::replace(&mut self.most, (0, self.asks.len()));
         shrink_bytes(&mut self.outbox, bytes);
         shrink_bytes(&mut self.partial, bytes);
-        shrink_queue(&mut self.asks, asks);
-        shrink_queue(&mut self.moments, asks);
+        self.asks.shrink(asks);
+        self.moments.shrink(asks);
         shrink_list(&mut self.written, asks);
     }
 
@@ -291,7 +292,7 @@ impl Connection {
 
     /// The unanswered questions, oldest first.
     pub fn asks(&self) -> impl Iterator<Item = &Ask> {
-        self.asks.iter()
+        self.asks.as_slice().iter()
     }
 
     /// When the oldest unanswered question was written.
@@ -307,7 +308,7 @@ impl Connection {
 
     /// The oldest unanswered question.
     pub fn oldest_question(&self) -> Option<Ask> {
-        self.asks.front().copied()
+        self.asks.front()
     }
 
     /// The content of the last answer to a step of the handshake.
@@ -406,7 +407,7 @@ impl Connection {
             if let Reply::Error(line) = reply {
                 let kept = (&mut self.last_error, &mut self.scripts);
                 let about_replicas = self.confirmation.is_going_on();
-                let ask = self.asks.front().copied().filter(|_| !about_replicas);
+                let ask = self.asks.front().filter(|_| !about_replicas);
                 note_error(kept, line, ask, self.secret.as_ref());
             }
             let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
@@ -414,7 +415,7 @@ impl Connection {
                 Reply::Push(elements) if is_subscribed(&elements) => {
                     // Only this push answers `SUBSCRIBE`. It is ignored if the oldest question is
                     // another one.
-                    let asked = self.asks.front() == Some(&Ask::Node(NodeAsk::Subscribe));
+                    let asked = self.asks.front() == Some(Ask::Node(NodeAsk::Subscribe));
                     let taken = asked.then(|| take_question(&mut self.asks, moments));
                     taken.map(|()| Incoming::Node(NodeAnswer::Subscribed(true)))
                 }
@@ -507,32 +508,32 @@ type Kept<'a> = (&'a mut Fact, &'a mut Seen, &'a mut Details);
 /// is there.
 #[inline]
 fn read_reply(
-    asks: &VecDeque<Ask>,
+    asks: &Fifo<Ask>,
     (reading, confirmation): (&mut Reading, &mut Confirmation),
     kept: Kept<'_>,
     reply: &Reply<'_>,
 ) -> Result<Option<Incoming>, Fault> {
     let asked = asks.front();
     if confirmation.is_going_on() {
-        let impossible = |_| asked.copied().map_or(Fault::Unasked(None), Fault::Impossible);
+        let impossible = |_| asked.map_or(Fault::Unasked(None), Fault::Impossible);
         return confirmation.read(reply).map_err(impossible);
     }
     let answer = match transaction_of(asked) {
         Some(ask) => read_of_transaction(ask, (reading, kept.2), reply)?,
         None => Some(read_answer(asks, kept, reply)?),
     };
-    Ok(answer.and_then(|answer| confirmation.keep(asked, answer)))
+    Ok(answer.and_then(|answer| confirmation.keep(asked.as_ref(), answer)))
 }
 
 /// Reads the reply to the oldest question. A reply that the question cannot have leaves the
 /// question unanswered: it is reported as lost with the others when the connection ends.
 #[inline]
 fn read_answer(
-    asks: &VecDeque<Ask>,
+    asks: &Fifo<Ask>,
     (fact, seen, details): Kept<'_>,
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
-    let Some(&ask) = asks.front() else {
+    let Some(ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(NodeError::of_error(line)),
             _ => None,
@@ -557,17 +558,17 @@ fn read_answer(
 
 /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE` before it
 /// did not come, because a proxy dropped it.
-fn lacks_confirmation(asks: &VecDeque<Ask>, reply: &Reply<'_>) -> bool {
-    let next = asks.iter().take(2);
+fn lacks_confirmation(asks: &Fifo<Ask>, reply: &Reply<'_>) -> bool {
+    let next = asks.as_slice().iter().take(2);
     let asked =
         next.eq([&Ask::Node(NodeAsk::Subscribe), &Ask::Node(NodeAsk::Load(ScriptName::Join))]);
     asked && matches!(reply, Reply::Bulk(hash) if hash.len() == 40)
 }
 
 /// The question, if it is a transaction.
-fn transaction_of(ask: Option<&Ask>) -> Option<LockAsk> {
+fn transaction_of(ask: Option<Ask>) -> Option<LockAsk> {
     match ask {
-        Some(&Ask::Lock(ask)) if ask.is_transaction() => Some(ask),
+        Some(Ask::Lock(ask)) if ask.is_transaction() => Some(ask),
         _ => None,
     }
 }
@@ -638,7 +639,7 @@ fn note_error(
     text.extend(printable(storable_part(line, ask, secret)));
     if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
         scripts.note_error(name, form, NodeError::of_error(line));
-    } else if transaction_of(ask.as_ref()).is_some() {
+    } else if transaction_of(ask).is_some() {
         scripts.note_transaction_error(line);
     }
     scripts.note_refusal(line, ask == Some(Ask::Node(NodeAsk::Handshake(Step::Run))));
@@ -655,17 +656,17 @@ fn refuses_channel(reply: &Reply<'_>) -> bool {
 
 /// Where a connection keeps the moments of the questions, how many of these are unwritten, and when
 /// the question was asked that was answered last.
-type KeptMoments<'a> = (&'a mut VecDeque<Moments>, &'a mut usize, &'a mut Instant);
+type KeptMoments<'a> = (&'a mut Fifo<Moments>, &'a mut usize, &'a mut Instant);
 
 /// Takes out the oldest question, which was answered, and takes it off its moments.
 #[inline]
-fn take_question(asks: &mut VecDeque<Ask>, (moments, unwritten, asked_at): KeptMoments<'_>) {
-    asks.pop_front();
+fn take_question(asks: &mut Fifo<Ask>, (moments, unwritten, asked_at): KeptMoments<'_>) {
+    asks.pop();
     let Some(oldest) = moments.front_mut() else { return };
     *asked_at = oldest.asked_at;
     oldest.count -= 1;
     if oldest.count == 0 {
-        moments.pop_front();
+        moments.pop();
         // A node that answers before its question was written whole is strange, but does no harm.
         *unwritten = (*unwritten).min(moments.len());
     }

@@ -165,7 +165,7 @@ impl Locks {
         record.uncounted = NodeSet::EMPTY;
         // The round ends at the deadline at the latest, because a lock that is won later is of no
         // use.
-        let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
+        let length = record.ttl.usable_up_to(self.cluster.settings().node_timeout);
         let nodes = self.cluster.voters();
         let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
         if is_set || record.fenced {

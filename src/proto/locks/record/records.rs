@@ -9,6 +9,7 @@
 mod fingerprint;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use slab::Slab;
@@ -28,7 +29,7 @@ use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::set::keys::SetIndex;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::surplus::{FEW, insert, shrink_slab};
+use crate::proto::surplus::{FEW, make_room, shrink_slab};
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
 use crate::proto::wire::ask::LockAsk;
@@ -355,6 +356,7 @@ impl Records {
         if self.slab.len() + self.reserved >= self.most {
             return None;
         }
+        make_room(&mut self.slab);
         let generation = self.next_generation.advance();
         let record = Record {
             generation,
@@ -383,7 +385,7 @@ impl Records {
             round_timer: None,
             deadline_timer: None,
         };
-        Some(RecordId { index: insert(&mut self.slab, record) as u32, generation })
+        Some(RecordId { index: self.slab.insert(record) as u32, generation })
     }
 
     /// Opens a record for several keys, and does not index any of them; `None` if there is no room.
@@ -491,6 +493,15 @@ impl Records {
             return record.set().is_some() && self.unindex_set(id);
         };
         let next = record.next_of_key.take();
+        if next.is_none() {
+            // Nearly always, no other record has the key.
+            if let Entry::Occupied(first) = self.by_key.entry(hash) {
+                if *first.get() == id {
+                    first.remove();
+                    return true;
+                }
+            }
+        }
         let place = Place::new(id.index as usize);
         let before =
             self.with_only_key(hash).find(|&other| self.get(other).next_of_key == Some(place));

@@ -55,7 +55,11 @@ impl Locks {
             return;
         }
         let (asked, nodes) = (record.pending.unanswered(), nodes.minus(record.pending.releasing()));
-        // The release is encoded once for all nodes in a row that get it in the same form.
+        let hands_over = record.hands_over();
+        // Nearly always, all nodes get the release in the form that the caller wants.
+        let mut usual = NodeSet::EMPTY;
+        // To the others, the release is encoded once for all nodes in a row that get it in the same
+        // form.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
             let unanswered = asked.contains(node);
@@ -64,14 +68,22 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            let form = self.release_form(node, id, unanswered, form, now);
-            if form != same_form {
+            // The first test is a shortcut: the form of such a node is the wanted one.
+            let is_plain = !unanswered && !hands_over && self.cluster.native(node).is_none();
+            let other =
+                if is_plain { form } else { self.release_form(node, id, unanswered, form, now) };
+            if is_plain || other == form {
+                usual.insert(node);
+                continue;
+            }
+            if other != same_form {
                 self.ask_to_release(same, id, same_form, now);
-                (same, same_form) = (NodeSet::EMPTY, form);
+                (same, same_form) = (NodeSet::EMPTY, other);
             }
             same.insert(node);
         }
         self.ask_to_release(same, id, same_form, now);
+        self.ask_to_release(usual, id, form, now);
     }
 
     /// The form in which a release is sent to a node, if the caller wants `form`.

@@ -6,10 +6,10 @@
 //! which no code has acted. So the queue is emptied before the next answer or change is handled,
 //! and before a call of the coordinator returns.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::fifo::Fifo;
 use crate::proto::ids::RecordId;
 use crate::proto::locks::record::records::Record;
 use crate::proto::locks::round::state::Purpose;
@@ -71,7 +71,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.round_timer);
         if record.round.ballot().verdict() != Verdict::Undecided {
-            self.verdicts.push_back(id);
+            self.verdicts.push(id);
             return;
         }
         let due = Due::Round { record: id };
@@ -99,7 +99,7 @@ impl Locks {
     }
 
     /// Casts an answer as a vote, unless the record has begun another round since the question.
-    #[inline(always)]
+    #[inline]
     pub(in crate::proto::locks) fn cast_answer(
         &mut self,
         node: NodeId,
@@ -117,14 +117,14 @@ impl Locks {
         let round = &mut self.records.get_mut(id).round;
         let before = round.ballot().verdict();
         if before == Verdict::Undecided && round.withdraw(node) != before {
-            self.verdicts.push_back(id);
+            self.verdicts.push(id);
         }
     }
 
     /// Acts on the verdicts in the queue, and on those that are added meanwhile.
     #[inline]
     pub fn act_on_verdicts(&mut self, now: Instant) {
-        while let Some(id) = self.verdicts.pop_front() {
+        while let Some(id) = self.verdicts.pop() {
             self.on_verdict(id, now);
         }
     }
@@ -188,11 +188,11 @@ impl Record {
         &mut self,
         (node, reply): (NodeId, NodeReply),
         id: RecordId,
-        verdicts: &mut VecDeque<RecordId>,
+        verdicts: &mut Fifo<RecordId>,
     ) {
         let open = self.round.ballot().verdict() == Verdict::Undecided && self.is_deciding();
         if open && self.round.cast(node, reply) != Verdict::Undecided {
-            verdicts.push_back(id);
+            verdicts.push(id);
         }
     }
 }

@@ -47,11 +47,11 @@ impl Connection {
         } = self;
         assert!(!skipping.is_going_on(), "no message is that long");
         assert!(outbox.is_empty() && partial.is_empty() && written.is_empty(), "all was taken out");
-        for ask in asks {
+        for ask in asks.as_slice() {
             fingerprint.add_at(node, word_of(ask, place));
         }
         let limit = node_timeout * OLDEST_MAY_WAIT;
-        for Moments { asked_at, written_at, count } in moments {
+        for Moments { asked_at, written_at, count } in moments.as_slice() {
             assert!(asked_at == written_at, "questions are written immediately");
             let ago = fingerprint.ago(*written_at, limit);
             fingerprint.add_at(node, mix(ago, *count as u64));
