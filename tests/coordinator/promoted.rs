@@ -63,10 +63,11 @@ fn quarantine_of_a_promoted_server_names_the_promotion_and_not_a_restart() {
     assert_eq!(QuarantineReason::Replaced.to_string(), "another server was promoted in its place");
 }
 
-/// A second client was at the former master for longer than the first, which met the promoted one.
+/// The client meets the promoted server after a second client has met it and written the marker, at
+/// `met_at` seconds after NOW.
 #[test]
 fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
-    // The client saw the former master 5 s after NOW, and meets the promoted one at 8 s.
+    // The client saw the former master last at 5 s after NOW, and meets the promoted server at 8 s.
     let second = 1_000_000;
     for (met_at, replicas, expected) in [
         (1, 0, Some(MEMORY)),
@@ -83,8 +84,9 @@ fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
         bench.connect(0);
         let length = quarantine_of(&mut bench).map(|(length, _)| length);
         assert_eq!(length, expected, "{met_at} {replicas}");
-        // Without counted replicas the locks of the former master may have been granted since, so
-        // the other clients have to wait, too.
+        // If no replica has to confirm a lock, the former master may have granted locks after the
+        // second client wrote its marker at 1 s. So the client writes the marker anew, and all
+        // clients wait for a whole quarantine.
         let stays = replicas > 0 || met_at == 7;
         assert_eq!(bench.markers[0] == Some(written), stays, "{met_at} {replicas}");
     }

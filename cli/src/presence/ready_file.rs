@@ -44,8 +44,8 @@ impl ReadyFile {
     /// Writes the file, with our process number, and locks it.
     pub fn write(&mut self) -> Result<(), Refusal> {
         let refused = |why: String| refused(&self.path, &why);
-        // Keeps a file that a killed process left locked until the new one has replaced it, so that
-        // no other process can take it.
+        // If a killed process left a file here, our lock on it lasts until our new file has
+        // replaced it, so that no other process can take it in between.
         let _left = match find_at_path(&self.path).map_err(refused)? {
             AtPath::Nothing => None,
             AtPath::Left(file) => Some(file),
