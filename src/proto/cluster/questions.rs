@@ -221,7 +221,7 @@ impl Cluster {
         self.nodes[node.index()].connection.form_of(name)
     }
 
-    /// The nodes among these that get the source of a script.
+    /// The nodes among these that get the source of a script, because they may not know its SHA1.
     #[inline]
     pub fn unknowing(&self, nodes: NodeSet, name: ScriptName) -> NodeSet {
         let mut unknowing = NodeSet::EMPTY;
@@ -335,7 +335,8 @@ impl Cluster {
         })
     }
 
-    /// A node that does not answer in time may wait for replicas in vain.
+    /// The reply of the node, or its likely cause: a node that did not answer may be waiting for
+    /// replicas that it lacks.
     fn with_cause(&self, node: NodeId, reply: NodeReply) -> NodeReply {
         match reply {
             NodeReply::Nothing | NodeReply::NotAsked if self.lacks_replicas(node) => {

@@ -62,8 +62,8 @@ impl Leader {
         &self.token
     }
 
-    /// Whether `other` is no change that is reported. The time that is left and the line change all
-    /// the time.
+    /// Whether nothing changed that is reported. The time that is left and the line are not
+    /// compared, because they change all the time.
     fn is_same(&self, other: &Leader) -> bool {
         let same_note = self.term == other.term && self.candidate == other.candidate;
         self.token == other.token && same_note
@@ -123,7 +123,7 @@ impl Leadership {
         if let Leadership::Leader(leader) = self { Some(leader) } else { None }
     }
 
-    /// Whether `other` is no change that is reported.
+    /// Whether nothing changed that is reported.
     pub(crate) fn is_same(&self, other: &Leadership) -> bool {
         match (self, other) {
             (Leadership::Leader(one), Leadership::Leader(other)) => one.is_same(other),

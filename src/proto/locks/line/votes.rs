@@ -38,7 +38,7 @@ struct AtNode {
     /// The key is registered for this waiter: the node reports the next write to it.
     registered: bool,
     /// The value that the key had when it was registered since the last poll, and when that was.
-    /// For the same value it is registered again only after the next poll, or after as long as
+    /// For the same value the client registers it again only after the next poll, or after the time
     /// between two polls. Otherwise a node that reports a write after each registration would be
     /// asked without end.
     registered_for: Bytes,
@@ -59,9 +59,10 @@ pub const AT_THE_FRONT: u64 = 2;
 /// write to it at once, so they need not poll to notice that the waiters before them are gone.
 const REGISTERED_AT_REST: u64 = 16;
 
-/// How many members with earlier marks a join or a release names at most. A member that is not
-/// named may stay in the line: it costs other waiters a hand-over to a dead token, which this
-/// client gives back.
+/// How many members with earlier marks a join or a release names at most. A member is an entry of
+/// the sorted set that is the line: a token with a mark. One that is not named may stay in the
+/// line. Then the node may hand the key over to it although no waiter has it any more, and the
+/// others wait until this client gives the key back.
 const EARLIER_MARKS: u16 = 15;
 
 /// The numbers of the marks that a node was given. A mark counts for one hand-over, and on one
@@ -91,8 +92,8 @@ impl Marks {
     }
 
     /// The last join was answered, and no earlier one can be executed later: so only the last mark
-    /// can be in the line. (A node that restarts with an old line may have an older mark again.
-    /// That costs other waiters a hand-over to a dead token, which this client gives back.)
+    /// can be in the line. (A node that restarts with an old line may have an older mark again, as
+    /// after `EARLIER_MARKS`.)
     fn answered(&mut self) {
         self.first = self.last;
     }
