@@ -1,9 +1,9 @@
 //! What is known of a held lock without asking the engine: a copy of its deadline, and whether the
 //! lock was lost.
 //!
-//! The hazard is a copy that is later than the deadline. So the copy is changed under the lock of
-//! the engine, by the thread that changed the deadline or learned of the change. At the end it
-//! becomes zero before any waiter is woken.
+//! The hazard is a copy that is later than the deadline. So the thread that changed the deadline,
+//! or read of the change, changes the copy while it has the client's mutex locked. At the end of
+//! the lock the copy becomes zero before any waiter is woken.
 
 use std::task::{Poll, Waker};
 
@@ -16,7 +16,7 @@ use crate::proto::locks::held::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
 /// What is known of a lock: the sum of its [`LockUpdate`](crate::LockUpdate)s, so that a lock whose
-/// holder does not look takes no more memory.
+/// holder does not read them takes no more memory.
 #[derive(Debug, Default)]
 pub(super) struct LockState {
     key: Vec<u8>,

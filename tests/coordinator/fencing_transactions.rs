@@ -12,7 +12,7 @@ use crate::fencing_on_masters::World;
 const KEY: &[u8] = b"k";
 const ALL: [usize; 3] = [0, 1, 2];
 
-/// Two clients, of which the first has held the lock and counted on all nodes, and its number.
+/// Two clients, of which the first has held the lock with a counter on each node, and its number.
 fn counted() -> (World, [usize; 2], u64) {
     let mut world = World::new(&[0, 0, 0]);
     let clients = world.clients_with_markers();
@@ -206,7 +206,8 @@ fn transaction_without_a_vote_is_not_repeated_after_its_release() {
     assert!(!has_key(&world, 1));
 }
 
-/// The counter that the transaction starts there stays, and counts as absent after the quarantine.
+/// The transaction starts a counter on the flushed node. This stays there, and counts as absent
+/// after the quarantine.
 #[test]
 fn transaction_on_a_node_that_was_just_flushed_gives_no_vote() {
     let (mut world, [a, _], number) = counted();

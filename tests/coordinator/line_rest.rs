@@ -202,7 +202,7 @@ fn waiter_that_no_node_notifies_does_not_rest() {
     }
 }
 
-/// A waiter that did not rest would have the key one poll later at most.
+/// The longest pause between two polls of a waiter that does not rest, and a little more.
 const POLL: Duration = Duration::from_millis(100);
 
 #[test]
@@ -225,7 +225,7 @@ fn waiter_at_rest_has_the_key_as_soon_as_the_holder_releases_it() {
     }
 }
 
-/// Those before the waiter may be gone, too. Then it asks 90 ms later for each place that it had.
+/// The waiters before it may be gone, too. Then it gets the key up to 90 ms later for each of them.
 #[test]
 fn waiter_at_rest_has_the_key_of_a_dead_holder_when_it_expires() {
     for (gone, in_line) in [(0, false), (0, true), (4, false), (4, true)] {
@@ -277,7 +277,7 @@ fn stopped_successors_delay_a_waiter_at_rest_by_the_hand_over_ttl_each() {
         let (keeper, lock, all) = line_behind_a_keeper(&mut world, (LONG, in_line), stopped + 1);
         world.pass(AT_REST);
         all[..stopped].iter().for_each(|&client| world.stop(client));
-        // The nodes do not know of these clients that they still run.
+        // A node gives the short ttl to a client that it has not heard from for so long.
         world.pass(51 * MS);
         world.release(keeper, lock);
         let longest = (TTL + POLL) * stopped as u32;

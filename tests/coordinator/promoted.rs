@@ -66,7 +66,7 @@ fn quarantine_of_a_promoted_server_names_the_promotion_and_not_a_restart() {
 /// The client meets the promoted server after a second client has met it and written the marker, at
 /// `met_at` seconds after NOW.
 #[test]
-fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
+fn quarantine_of_a_promoted_server_begins_once_if_replicas_confirm_locks() {
     // The client saw the former master last at 5 s after NOW, and meets the promoted server at 8 s.
     let second = 1_000_000;
     for (met_at, replicas, expected) in [
@@ -92,9 +92,10 @@ fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
     }
 }
 
-/// What shows that no promotion was met since: another history, another process, or none.
+/// Nothing shows that a client met the server after its promotion: the marker names another
+/// replication history or another process, the server was not promoted, or it reports no history.
 #[test]
-fn quarantine_of_another_server_begins_anew_with_counted_replicas_unless_its_promotion_was_met() {
+fn quarantine_of_another_server_begins_anew_unless_a_client_met_it_after_its_promotion() {
     let own = marker_of_promoted(60_000_000);
     let history = format!("{}H", "I".repeat(39));
     let (none, without_history) =

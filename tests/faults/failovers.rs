@@ -171,7 +171,7 @@ impl Failovers {
 }
 
 /// Fails over until the time is over, or until two clients believed in the lock at one time.
-/// Returns how often they did, and how often somebody had the lock.
+/// Returns how often they did, and how often any client had the lock.
 fn play(replicas: u32, length: Duration) -> (usize, usize) {
     let mut servers = Failovers::start();
     let shared = Arc::new(Shared {

@@ -23,7 +23,7 @@ fn start(replicas: usize, max_lag: Duration) -> Failover {
     Failover::with(replicas, &[arguments.as_slice(), &often].concat())
 }
 
-/// How many replicas the master takes for near enough to write.
+/// How many replicas the master counts for `min-replicas-to-write`.
 fn near(servers: &Failover) -> usize {
     let count = servers.fleet[0].info("min_slaves_good_slaves");
     count.parse().expect("it is a number")
@@ -34,7 +34,7 @@ fn unread(servers: &Failover) -> usize {
     let own = format!("0100007F:{:04X}", servers.fleet[0].port());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // Of its own address, in the state ESTABLISHED.
+    // The connections of the server's own address in the state ESTABLISHED.
     let open = lines.filter(|words| words.get(1) == Some(&own.as_str()) && words[3] == "01");
     open.filter(|words| !words[4].ends_with(":00000000")).count()
 }

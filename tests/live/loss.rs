@@ -25,7 +25,7 @@ const LATE_BY_NOTHING: Duration = millis(1);
 /// late only by as much as a plain timer allows. If five are late while plain timers were in time,
 /// that is a fault.
 #[track_caller]
-fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
+fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> ReportedLoss) {
     let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());
     let timer = PlainTimer::start();
     let (mut in_time, mut late) = (0, 0);

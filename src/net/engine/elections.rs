@@ -124,8 +124,8 @@ impl Engine {
         self.coordinator.proclaim(campaign, address, clock::now())
     }
 
-    /// Asks the leader that was seen to step down, and to stay out for `pause`. It reads that at
-    /// its next look, within a second; whether it has stepped down, the next observation says.
+    /// Asks the leader that was seen to step down, and to stay out for `pause`. It reads that
+    /// within about a second. Observe the election to see whether it has stepped down.
     ///
     /// # Errors
     /// Before anything is sent: an invalid name, or [`Error::Busy`].

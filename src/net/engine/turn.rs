@@ -66,7 +66,8 @@ impl Engine {
         // The holder of an auto-extended lock has to learn of a loss in time, also after the
         // machine was suspended.
         let in_suspend = self.coordinator.auto_extended_locks() > 0;
-        // The alarm of such a poll would go off long after the key was handed over.
+        // What may be late is the poll of a waiter in line. The poller's own timeout is good enough
+        // for it: usually a node hands the key over long before.
         if in_suspend || self.has_alarm() || !self.coordinator.may_be_late(due) {
             self.alarm.wake_at(due, now, in_suspend);
         }
