@@ -37,7 +37,7 @@ pub(super) mod sealed {
         /// The result type.
         type Answer: Ended;
 
-        /// The key: read before anything is locked.
+        /// The key. The call reads it before it locks the client's mutex.
         fn key(&self) -> &[u8];
 
         /// Makes the request of the engine.
@@ -248,7 +248,7 @@ fn finish<Q: Question>(
     result
 }
 
-/// Nothing in it is pinned.
+/// A call pins none of its fields.
 impl<Q: Question> Unpin for Call<Q> {}
 
 impl<Q: Question> Drop for Call<Q> {

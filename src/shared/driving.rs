@@ -67,7 +67,7 @@ pub(super) struct Driving {
     poller: Place,
     /// How many calls have noted a waker.
     pub(super) waiting: usize,
-    /// The call that was woken last is waited for by a thread.
+    /// A thread waits for the call that was woken last.
     pub(super) woke_a_thread: bool,
     /// The driver has to take the poller when it is free.
     roused: bool,
@@ -221,7 +221,7 @@ impl<'a> Lead<'a> {
                     inner.lead(Role::Leader, poller, &mut finish)
                 }
                 Ok(Turned::Awake) => {
-                    // The woken calls run first: their requests are written together.
+                    // Lets the woken calls run first, so that their requests are written together.
                     thread::yield_now();
                     patience -= 1;
                     inner.rest(patience > 0, poller, &mut finish)
@@ -235,7 +235,7 @@ impl<'a> Lead<'a> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let Some(poller) = self.poller.take() else { return };
-        // The call did not end as planned: the driver goes on.
+        // The leader ended without a result, so the driver has to drive.
         self.inner.give_up(poller);
     }
 }

@@ -128,7 +128,7 @@ impl SharedGuard {
     }
 }
 
-/// What its [`LockWatcher`] also says.
+/// The reads of the lock, which its [`LockWatcher`] has, too.
 impl SharedGuard {
     /// The key. Of a lock over several keys the first one in the order of the bytes.
     pub fn key(&self) -> &[u8] {

@@ -51,7 +51,8 @@ pub(super) struct Inner {
     outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
-    /// How many calls are on their way to fetch their results while futures wait to be woken.
+    /// Further futures are woken only while fewer calls than this are on their way to fetch their
+    /// results.
     at_once: usize,
     /// Wakes the thread or task that sleeps in the poller, if the timer in the poller cannot.
     waker: DriverWaker,
@@ -150,8 +151,8 @@ impl Inner {
         self.with_unforked(act)
     }
 
-    /// As [`with`](Inner::with), for a thread that has looked for a fork and has been in this
-    /// client's code since then: a fork leaves the child only the thread that forks.
+    /// As [`with`](Inner::with), for a thread that has checked for a fork and has not left this
+    /// client's code since: a fork leaves the child only the thread that forks.
     pub(super) fn with_unforked<T>(
         &self,
         act: impl FnOnce(&mut Open<'_>) -> T,

@@ -97,7 +97,7 @@ impl LockState {
         (nanos != 0).then_some(Instant::from_nanos(nanos))
     }
 
-    /// Notes an update of the lock. The wakers of those that waited for it go to `woken`.
+    /// Notes an update of the lock. The wakers of the futures that waited for it go to `woken`.
     pub(super) fn update(&self, kind: LockUpdateKind, woken: &mut Vec<Waker>) {
         match kind {
             LockUpdateKind::Extended { deadline } => {
@@ -120,7 +120,7 @@ impl LockState {
         self.expiring.load(Ordering::Acquire)
     }
 
-    /// The lock is over, by this error or without one; the wakers of those that wait go to
+    /// The lock is over, by this error or without one. The wakers of the futures that wait go to
     /// `woken`.
     pub(super) fn ends(&self, error: Option<Error>, woken: &mut Vec<Waker>) {
         self.deadline.store(0, Ordering::Release);

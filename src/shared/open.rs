@@ -188,8 +188,8 @@ impl Open<'_> {
         }
     }
 
-    /// A call was dropped: its request is canceled. But an extend goes on, and what comes of it is
-    /// an update of the lock.
+    /// A call was dropped: its request is canceled. But an extend goes on, and its result is an
+    /// update of the lock.
     pub(super) fn cancel(&mut self, place: usize) {
         if let Some(&Place::Asked { op, ended, .. }) = self.places.get(place) {
             self.after_unlock.coming -= usize::from(ended && self.after_unlock.coming > 0);

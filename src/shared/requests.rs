@@ -22,7 +22,7 @@ use crate::proto::time::Instant;
 #[derive(Debug)]
 pub(super) struct Kept<K> {
     keys: K,
-    /// If there are several, or if they are refused.
+    /// All keys if there are several, or the error if they are refused; `None` for one key.
     several: Option<Result<KeySet, ConfigError>>,
 }
 

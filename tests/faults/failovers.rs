@@ -117,7 +117,8 @@ impl Failovers {
         });
     }
 
-    /// A Sentinel whose user is off goes on as the default user: lets it do nothing as that.
+    /// If a Sentinel's user is switched off, the Sentinel goes on as the default user. So this
+    /// takes the commands of a Sentinel from the default user.
     fn keep_out_strangers(&self, server: usize) {
         let rule = ["ACL", "SETUSER", "default", "-ping", "-replicaof", "-slaveof"];
         assert!(self.fleet[server].command(&rule).is_ok());

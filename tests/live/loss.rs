@@ -22,8 +22,8 @@ const TRIES: usize = 20;
 const LATE_BY_NOTHING: Duration = millis(1);
 
 /// Loses locks until one loss is reported before its deadline. A report after its deadline may be
-/// late only by as much as a plain timer allows. If five are late while plain timers were in time,
-/// that is a fault.
+/// late only by as much as a plain timer allows. If five reports are late while plain timers were
+/// in time, the test fails.
 #[track_caller]
 fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> ReportedLoss) {
     let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());

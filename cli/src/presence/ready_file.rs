@@ -2,8 +2,8 @@
 //!
 //! There are two hazards. A file that an earlier run left after `kill -9` reports a lock that is
 //! not held, so it is removed. The file of another redlatch that still holds its lock must stay. A
-//! holder keeps its file locked (flock), and the system unlocks it when that process ends. So the
-//! two differ even if another process got the number in the file.
+//! holder keeps its file locked (flock), and the system unlocks it when that process ends. So this
+//! distinguishes the two files even if another process got the number in the file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -16,7 +16,7 @@ impl Engine {
     /// term, without a bound unless the options have one. The wait of the options is ignored: a
     /// candidate waits for as long as the campaign goes on.
     ///
-    /// What comes of it is reported by [`poll_standing`](Engine::poll_standing), with `data`.
+    /// [`poll_standing`](Engine::poll_standing) reports its changes, with `data`.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -23,7 +23,7 @@ impl Engine {
     }
 
     /// Does what is due and writes what was requested, but does not plan the sleep that follows.
-    /// For a caller that has looked for a fork in the same turn.
+    /// For a caller that has checked for a fork in the same turn.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
         self.observer.look_at_nodes(&mut self.coordinator);
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// As [`flush`](Engine::flush), for a caller that has looked for a fork in the same call.
+    /// As [`flush`](Engine::flush), for a caller that has checked for a fork in the same call.
     pub(crate) fn flush_unforked(&mut self) {
         if self.has_something_to_write() {
             self.write_out();
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// The next request that ended. A lock is handed out only before its deadline. This call does
-    /// not look for a fork: see [`check_fork`](Engine::check_fork).
+    /// not check for a fork: see [`check_fork`](Engine::check_fork).
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if !self.coordinator.has_completions() {
             return None;

@@ -24,7 +24,7 @@ pub struct Sighting {
 pub struct Known {
     /// What the node reported when it was vetted last.
     pub info: Info,
-    /// The marker.
+    /// The node marker that the client saw last.
     pub marker: MarkerState,
     /// When the client last saw that marker.
     pub sighting: Option<Sighting>,

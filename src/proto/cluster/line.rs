@@ -29,7 +29,7 @@ pub(super) enum Listening {
 }
 
 impl Cluster {
-    /// Whether the client listens on its connections.
+    /// Whether the client listens to its channel on its connections.
     pub fn is_listening(&self) -> bool {
         self.channel.is_some()
     }

@@ -125,8 +125,8 @@ impl Cluster {
         self.awaits_lists = self.nodes.iter().any(|entry| entry.list_is_old);
     }
 
-    /// Before nodes are asked: holds back those whose list was read too long ago, for example
-    /// because the process stood still. Returns whether any node is held back.
+    /// Called before nodes are asked. Holds back those whose list was read too long ago, for
+    /// example because this process did not run. Returns whether any node is held back.
     #[inline]
     pub fn check_lists(&mut self, now: Instant) -> bool {
         if now >= self.lists_until {

@@ -18,7 +18,8 @@ use crate::proto::wire::members::{MemberId, MembersState};
 pub(super) struct Node {
     pub(super) state: NodeState,
     pub(super) connection: Connection,
-    /// Why the node could not be asked last: its vote while it is not ready.
+    /// Why the node could not be asked when that was tried last. While the node is not ready, this
+    /// is its vote.
     pub(super) last_error: NodeError,
     /// The text of the last error, as the system or the node worded it.
     pub(super) words: Box<str>,

@@ -164,7 +164,7 @@ fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a 
 }
 
 /// Whether the marker may be written only when the quarantine of the node is over. Until then it is
-/// left as it is, because it shows a client that knew the node before that the node kept its data.
+/// left as it is: a client that knew the node before sees by it that the node kept its data.
 pub fn is_for_later(how: Marking, vetted: &Vetted, max_ttl: Duration) -> bool {
     let whole = RestartGuard::quarantine(max_ttl);
     matches!(how, Marking::Started { .. }) && left_since_start(&vetted.info, whole).is_some()

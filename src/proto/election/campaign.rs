@@ -71,7 +71,7 @@ enum Stage {
     Over { pause: Duration },
 }
 
-/// A look at the nodes: what is asked, and what came of it.
+/// A look at the nodes: its open questions, and the answers so far.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "testing", derive(Clone))]
 struct Look {
@@ -358,7 +358,7 @@ impl Campaign {
                 [(key, Asked::Key), (notes, Asked::LeaderNotes)]
             }
         };
-        // What could not be asked for want of room is asked at the next look.
+        // A question for which there was no room is asked at the next look.
         let asked = asked.into_iter().filter_map(|(op, asked)| Some((op.ok()?, asked)));
         self.look.asked.extend(asked);
     }

@@ -163,8 +163,8 @@ pub fn resign_note(token: &LockToken, pause: Duration) -> String {
     format!("{digits} {}", u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The pause that a note on any node asks the holder of this lock for. One node is enough: whoever
-/// may write there may ask.
+/// The pause that a note on any node asks the holder of this lock for. One node is enough, because
+/// any user that may write notes there may ask.
 pub fn asked_pause(notes: &Inspection, token: &LockToken) -> Option<Duration> {
     let pause = |text: &[u8]| {
         let mut words = words_about(text, token)?;

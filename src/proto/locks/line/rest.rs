@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::proto::node_set::NodeSet;
 
 /// The shortest and the longest pause between two polls of a waiter near the front that does not
-/// rest. After a waiter that hangs, the next one gets the key only by its poll, so a hanging waiter
-/// costs the others up to this much more.
+/// rest. If a waiter hangs when it gets the key, the one after it gets the key only by a poll of
+/// its own, so a hanging waiter costs the others up to this much more.
 pub const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
 
 /// The pause doubles after each group of so many polls that brought nothing new. So it is about an
