@@ -56,12 +56,12 @@ fn time_to_lock(world: &mut World, client: usize, longest: Duration) -> (Lock, D
 }
 
 /// A client that counts the commands that it sends to node 0.
-struct Counted {
+struct CountingClient {
     core: Coordinator,
     sent: usize,
 }
 
-impl Endpoint for Counted {
+impl Endpoint for CountingClient {
     fn poll_action(&mut self) -> Option<Action> {
         self.core.poll_action()
     }
@@ -106,8 +106,8 @@ impl Endpoint for Counted {
 }
 
 /// A client that will keep locks, and one that will wait for them, and may not send this command.
-fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
-    let mut net: Net<Counted> = Net::new(3, 7);
+fn keeper_and_client(refused: Option<&str>) -> (Net<CountingClient>, [usize; 2]) {
+    let mut net: Net<CountingClient> = Net::new(3, 7);
     let clients = [1, 2].map(|seed| {
         if let (2, Some(refused)) = (seed, refused) {
             let commands = vec![refused.into()];
@@ -119,7 +119,7 @@ fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
         let mut settings = Settings::new(nodes);
         settings.probe_interval = 1000 * SECOND;
         let core = Coordinator::new(settings, [seed; 32], net.now()).expect("these settings work");
-        let client = net.add(Counted { core, sent: 0 });
+        let client = net.add(CountingClient { core, sent: 0 });
         net.settle();
         client
     });
@@ -128,7 +128,12 @@ fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
 
 /// The first client gets the locks of so many keys and renews them. The second one begins to wait
 /// for each of them.
-fn wait_for_kept_keys(net: &mut Net<Counted>, clients: [usize; 2], ttl: Duration, keys: usize) {
+fn wait_for_kept_keys(
+    net: &mut Net<CountingClient>,
+    clients: [usize; 2],
+    ttl: Duration,
+    keys: usize,
+) {
     let [keeper, client] = clients;
     let kept = LockOptions::new(ttl).auto_extend(AutoExtend::at_most(10 * AT_REST));
     for (client, options) in [(keeper, kept), (client, LockOptions::new(ttl).wait(10 * AT_REST))] {
@@ -149,7 +154,7 @@ fn commands_at_rest(ttl: Duration, waiters: usize, refused: Option<&str>) -> (us
     let (mut net, [keeper, client]) = keeper_and_client(refused);
     wait_for_kept_keys(&mut net, [keeper, client], ttl, waiters);
     net.pass(AT_REST);
-    let renewed = |net: &Net<Counted>| net.get_client(keeper).core.stats().renewed as usize;
+    let renewed = |net: &Net<CountingClient>| net.get_client(keeper).core.stats().renewed as usize;
     let before = (net.get_client(client).sent, renewed(&net));
     net.pass(2 * AT_REST);
     let sent = net.get_client(client).sent - before.0;

@@ -23,7 +23,7 @@ fn marker_of_promoted(ago: i64) -> String {
 }
 
 /// A client that has known a node for some time, and whose connection was just lost.
-fn left(replicas: u32) -> Bench {
+fn disconnected(replicas: u32) -> Bench {
     let mut settings = settings(RestartGuard::On);
     settings.replicas = replicas;
     let mut bench = Bench::of_settings(settings, &[marker(2 * MINUTE, "")], NOW);
@@ -46,7 +46,7 @@ fn quarantine_of_a_promoted_server_names_the_promotion_and_not_a_restart() {
         (plain, QuarantineReason::Restarted),
     ];
     for (info, why) in cases {
-        let mut bench = left(0);
+        let mut bench = disconnected(0);
         bench.pass(millis(3_000));
         bench.set_info(0, &info);
         bench.connect(0);
@@ -76,7 +76,7 @@ fn quarantine_of_a_promoted_server_begins_once_if_replicas_confirm_locks() {
         (7, 1, Some(MEMORY - millis(1_000))),
         (-60, 1, None),
     ] {
-        let mut bench = left(replicas);
+        let mut bench = disconnected(replicas);
         bench.pass(millis(3_000));
         bench.set_info(0, &promoted(86_400));
         let written = marker_of_promoted(-met_at * second);
@@ -107,7 +107,7 @@ fn quarantine_of_another_server_begins_anew_unless_a_client_met_it_after_its_pro
         (promoted(86_400).replace("second_repl_offset:88", "second_repl_offset:-1"), own.clone()),
         (without_history, none),
     ] {
-        let mut bench = left(1);
+        let mut bench = disconnected(1);
         bench.pass(millis(3_000));
         bench.set_info(0, &info);
         bench.markers[0] = Some(found.clone());

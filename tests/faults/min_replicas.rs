@@ -24,7 +24,7 @@ fn start(replicas: usize, max_lag: Duration) -> Failover {
 }
 
 /// How many replicas the master counts for `min-replicas-to-write`.
-fn near(servers: &Failover) -> usize {
+fn count_good_replicas(servers: &Failover) -> usize {
     let count = servers.fleet[0].info("min_slaves_good_slaves");
     count.parse().expect("it is a number")
 }
@@ -73,7 +73,9 @@ fn with_one_replica_left(
     servers.promote();
     servers.follow(2, servers.fleet[1].port());
     // From now on the master writes for the sake of the third replica alone.
-    drive_until(&holder, 6 * SOON, "two replicas are cut off", || near(&servers) == 1);
+    drive_until(&holder, 6 * SOON, "two replicas are cut off", || {
+        count_good_replicas(&servers) == 1
+    });
     goes_on(&servers, (&holder, &guard));
 }
 

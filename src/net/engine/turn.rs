@@ -26,7 +26,7 @@ impl Engine {
     /// For a caller that has checked for a fork in the same turn.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
-        self.observer.look_at_nodes(&mut self.coordinator);
+        self.observer.report_node_events(&mut self.coordinator);
     }
 
     /// Whether the driver can sleep without a timeout, because the alarm wakes it.

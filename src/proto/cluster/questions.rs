@@ -169,11 +169,11 @@ impl Cluster {
     /// is `unanswered` on its connection.
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
-        self.hears_releases(node, unanswered) && self.has_room_for_release(node)
+        self.takes_releases(node, unanswered) && self.has_room_for_release(node)
     }
 
     /// Whether a release could be sent to the node if there is room in its outbox.
-    pub fn hears_releases(&self, node: NodeId, unanswered: bool) -> bool {
+    pub fn takes_releases(&self, node: NodeId, unanswered: bool) -> bool {
         let state = self.node_state(node);
         state.is_usable() || (state == NodeState::Suspect && unanswered)
     }
