@@ -46,11 +46,11 @@ lost.
 Exit codes: 0 the lock is yours, 75 another client holds it and the wait ran out, 69 no quorum of \
 nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
 
-/// How long to wait for the nodes that did not answer before the majority did: the ttl divided by
-/// this. Their grants only make the reported number of nodes right.
+/// After a majority has granted the lock, the tool waits for the other nodes for this part of the
+/// ttl. Their grants only make the reported number of nodes right.
 const LATE_ANSWERS_PART: u32 = 20;
 
-/// The longest time to wait for them.
+/// The longest time to wait for these other nodes.
 const LONGEST_LATE_ANSWERS: Duration = Duration::from_millis(10);
 
 /// How many bytes a pipe surely takes without blocking when poll reports it as writable.

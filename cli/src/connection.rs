@@ -436,7 +436,7 @@ fn portion(reply: &Reply<'_>) -> Result<Portion, Trouble> {
     Ok(Portion { cursor: cursor.to_vec(), keys: keys.iter().map(key).collect::<Result<_, _>>()? })
 }
 
-/// `None` for a push.
+/// The reply as an answer; `None` for a push, which answers no question.
 fn of(reply: &Reply<'_>) -> Option<Answer> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Some(match reply {

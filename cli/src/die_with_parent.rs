@@ -33,8 +33,8 @@ pub fn command(program: &Path, command: &[OsString]) -> Command {
     die_with_parent
 }
 
-/// If this process was started with the hidden verb, replaces it by the program. Returns only if
-/// that fails, or `None` if the process was started with another verb.
+/// If this process was started with the hidden verb, replaces it by the program, and returns only
+/// if that fails: the exit code. Returns `None` if the process was started with another verb.
 pub fn become_command() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != VERB {

@@ -1,8 +1,8 @@
 //! `redlatch force-release`: shows which client holds a key, and deletes the key from the nodes.
 //!
-//! The hazard is a lock that changes hands after it was shown, because the operator agreed to
-//! delete the lock of another holder. So each node deletes the key only if it still has the value
-//! that was shown.
+//! The hazard is a lock that changes hands after it was shown: the operator agreed only to delete
+//! the lock of the holder that was shown. So each node deletes the key only if it still has the
+//! value that was shown.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -97,7 +97,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
     node_events::mention(&mut event_loop, &options.common.output);
     let op = event_loop.engine.dangerously_force_release_seen(seen, 0)?;
     match event_loop.end_of(op)? {
-        Outcome::ForceReleased(report) => tell(options, seen, &report),
+        Outcome::ForceReleased(report) => print_report(options, seen, &report),
         other => unreachable!("a forced release ended as {other:?}"),
     }
 }
@@ -160,7 +160,7 @@ fn verdict(report: &Report) -> (&'static str, u8) {
 }
 
 /// Prints the result for each node.
-fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Refusal> {
+fn print_report(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Refusal> {
     let (outcome, code) = verdict(report);
     let nodes = || report.nodes.iter().zip(&seen.nodes);
     if options.common.output.json {

@@ -52,7 +52,8 @@ use std::process::ExitCode;
 use arguments::Verb;
 
 fn main() -> ExitCode {
-    // First of all, because the redlatch that started this process for CMD holds a lock meanwhile.
+    // This comes first: another redlatch may have started this process to run CMD, while its lock
+    // runs out.
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }

@@ -75,7 +75,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     encrypted(config, nodes)
 }
 
-/// Who we are to people.
+/// The owner that the tokens of our locks have, for people to read.
 pub fn owner(nodes: &Nodes) -> String {
     nodes.owner.clone().unwrap_or_else(host_and_process)
 }

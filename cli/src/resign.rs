@@ -17,7 +17,8 @@ use crate::output::{self, Refusal};
 use crate::wall_clock::millis;
 use crate::{exit, node_events, nodes};
 
-/// How often the leader is asked again: a node that was away has no message for it.
+/// How often the message to the leader is written again, because a node that could not be reached
+/// before does not have it.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -71,7 +72,7 @@ fn resign(options: &Options) -> Result<u8, Refusal> {
     event_loop.engine.observe(&options.key.key, 0)?;
     let mut asked: Option<Leader> = None;
     let mut is_known = false;
-    // The first look is waited for also without a wait.
+    // With `--wait 0`, too, the verb waits for the first answer of who leads.
     let mut until = None;
     loop {
         let seen = next_leadership(&mut event_loop, until, &mut || false)?;

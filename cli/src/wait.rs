@@ -78,7 +78,7 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
         node_events::mention(&mut event_loop, &options.common.output);
         let (now, finding) = (clock::now(), seen.summary());
         if finding == KeySummary::Free {
-            return tell(options, now.saturating_since(begun));
+            return print_outcome(options, now.saturating_since(begun));
         }
         let is_unknown = finding == KeySummary::Unknown;
         if is_unknown {
@@ -142,7 +142,7 @@ fn words(cause: NodeError, node: &redlatch::NodeKeyState) -> Option<String> {
     node.detail.is_some().then(|| in_words(cause, node))
 }
 
-fn tell(options: &Options, waited: Duration) -> Result<u8, Refusal> {
+fn print_outcome(options: &Options, waited: Duration) -> Result<u8, Refusal> {
     let key = &options.key.key;
     if options.common.output.json {
         output::print(&json!({ "key": key, "waited_ms": millis(waited) }).to_string())?;

@@ -79,13 +79,13 @@ impl Alarm {
     pub fn went_off(&mut self) {
         self.rung = false;
         #[cfg(feature = "testing")]
-        self.look_at_the_clock();
+        self.check_for_advances();
     }
 
     /// If a test has advanced the clock since the last call, the timer would go off too late: so
     /// this makes the next `wake_at` set it again.
     #[cfg(feature = "testing")]
-    fn look_at_the_clock(&mut self) {
+    fn check_for_advances(&mut self) {
         let ahead = crate::testing::clock::ahead();
         if std::mem::replace(&mut self.ahead, ahead) != ahead {
             self.set_to = Instant::default();

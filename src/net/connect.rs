@@ -91,7 +91,8 @@ impl Connector {
                 Address::Tcp { host, tls: true, .. } => {
                     Some(Encryption::to(host, config.tls.as_ref())?)
                 }
-                // Only a check: the encryption to the master replaces it.
+                // This only checks that the configuration has TLS: `set_master` replaces it by the
+                // encryption to the master.
                 Address::Sentinel { sentinels, tls: true, .. } => {
                     Some(Encryption::to(&sentinels[0].0, config.tls.as_ref())?)
                 }

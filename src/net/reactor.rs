@@ -51,7 +51,8 @@ impl Reactor {
     }
 
     /// Waits for an event. A signal ends the wait, without events. With a zero timeout the poll is
-    /// repeated after a signal, because the caller looks only once for each readiness.
+    /// repeated after a signal, because the caller polls only once each time that the descriptor
+    /// becomes readable.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         loop {
             match self.poll.poll(&mut self.events, timeout) {

@@ -1,7 +1,7 @@
 //! The look-up of a master by its name at Sentinels. It blocks, so it runs on a thread of its own.
 //!
-//! The hazard is a Sentinel that was cut off from the others and names a former master. So they are
-//! asked until a majority of those in the URL names the same address. If no majority does, the
+//! The hazard is a Sentinel that was cut off from the others and names a former master. So the
+//! Sentinels are asked until a majority of those in the URL names one address. If none has one, the
 //! address that most of them name is used, and the handshake there finds out whether it is a
 //! master.
 

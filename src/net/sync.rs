@@ -1,5 +1,5 @@
-//! What the threads of a shared client meet by: locks, atomic values and thread functions, all from
-//! the standard library.
+//! What the threads of a shared client share state and wait with: mutexes, atomic values and thread
+//! functions, all from the standard library.
 //!
 //! `src/shared` takes them from here and nowhere else, because the package in `tests/schedules`
 //! compiles it with another module of this name. The hazard is such a type that comes from `std`

@@ -363,7 +363,7 @@ fn is_of_tls(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The error of a session that blocks, in the words of one that does not.
+/// The error of a blocking session, in the same words as that of a non-blocking one.
 pub(super) fn in_words(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     inner.map(failed).unwrap_or(error)

@@ -87,7 +87,7 @@ impl Ballot {
     /// The question is lost from the start if there are fewer electors than grants are needed, and
     /// won if no grant is needed.
     fn new(electors: NodeSet, needed: usize, stays_open: bool) -> Ballot {
-        // There are at most `MAX_NODES` electors, so both numbers fit.
+        // There are at most `MAX_NODES` electors, so their number fits into an `i8`.
         let (most, missing) = (electors.len() as i8, u8::try_from(needed).unwrap_or(u8::MAX));
         let mut ballot = Ballot {
             electors,

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn ttl_that_lasts_for_a_time_is_the_shortest_one() {
+    fn ttl_for_a_validity_is_the_shortest_that_covers_it() {
         let longest = Ttl::new(Duration::from_secs(60), Duration::MAX).unwrap();
         let start = Instant::from_nanos(7);
         for micros in (0..3_000_000).step_by(997).chain([59_397_999, 59_398_000]) {

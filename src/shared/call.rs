@@ -31,13 +31,13 @@ pub(super) mod sealed {
 
     /// What a call does with its request.
     pub trait Asked {
-        /// The request of its span, if it has one.
+        /// The kind of request that the call's span names; `None`: the call has no span.
         const VERB: Option<Verb>;
 
         /// The result type.
         type Answer: Ended;
 
-        /// The key: read before anything is locked.
+        /// The key. The call reads it before it locks the client's mutex.
         fn key(&self) -> &[u8];
 
         /// Makes the request of the engine.
@@ -46,12 +46,14 @@ pub(super) mod sealed {
         /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
 
-        /// The call is over: what its drop would have to take the lock for is done now.
+        /// The call is over: does what its drop would lock the client's mutex for, because the
+        /// mutex is locked now.
         fn retire(&mut self, _open: &mut Open<'_>) {}
     }
 }
 
-/// Where an answer is made: under the lock, at the last moment.
+/// What an answer is made from. The client's mutex is locked, and the place still belongs to the
+/// call.
 pub struct Answering<'a, 'b> {
     pub(super) owner: &'a Arc<Owner>,
     pub(super) open: &'a mut Open<'b>,
@@ -72,7 +74,8 @@ pub struct Call<Q: Question> {
     stage: Stage,
     /// The error of a call that was refused at its first poll; the second poll returns it.
     refused: Option<Error>,
-    /// Its span, from the first poll on. It is opened and ended outside of the lock.
+    /// The call's span, from the first poll on. The call opens and ends it while the client's mutex
+    /// is not locked.
     watch: Option<Watch>,
 }
 
@@ -229,7 +232,8 @@ fn fetch<Q: Question>(
     })
 }
 
-/// Makes the answer of a result, under the lock. The place is free then, unless a guard has it.
+/// Makes the answer of a result while the client's mutex is locked. Then frees the call's place,
+/// unless a guard has it by now.
 fn finish<Q: Question>(
     owner: &Arc<Owner>,
     question: &mut Q,
@@ -244,7 +248,7 @@ fn finish<Q: Question>(
     result
 }
 
-/// Nothing in it is pinned.
+/// A call pins none of its fields.
 impl<Q: Question> Unpin for Call<Q> {}
 
 impl<Q: Question> Drop for Call<Q> {

@@ -1,5 +1,5 @@
-//! What a shared client does for its campaigns under its lock: each has a place, and the state of
-//! the lock of its present term.
+//! What a shared client does for its campaigns while its mutex is locked: each has a place, and the
+//! state of the lock of its present term.
 //!
 //! The hazard is a term that goes on for its holder after it is over for the client, or the other
 //! way round. So the state of the lock is that of a guard: a loss ends it, and so does a request to
@@ -36,7 +36,7 @@ impl Open<'_> {
         }
     }
 
-    /// Notes who is woken at the next standing of a campaign. Ready with the error if no standing
+    /// Notes the waker for the next standing of a campaign. Ready with the error if no standing
     /// comes any more.
     pub(super) fn note_campaigns_waker<T>(
         &mut self,
@@ -51,7 +51,8 @@ impl Open<'_> {
         Poll::Pending
     }
 
-    /// A campaign has a standing that is new.
+    /// A campaign has a new standing: wakes its caller. If the leader is asked to resign, ends the
+    /// state of its lock.
     pub(super) fn pass_on_news(&mut self, place: usize) {
         let Some(Place::Campaign { waker, id, .. }) = self.places.get_mut(place) else { return };
         self.after_unlock.woken.extend(waker.take());

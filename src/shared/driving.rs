@@ -1,8 +1,8 @@
 //! Which thread drives a shared client that has a thread of its own: the driver, or a thread that
 //! waits for its own call.
 //!
-//! The thread that has the poller drives the client. It sleeps in the poller without the lock, and
-//! makes a turn under the lock.
+//! The thread that has the poller drives the client. It sleeps in the poller while the client's
+//! mutex is unlocked, and makes a turn while it has the mutex locked.
 //!
 //! 1. A thread that makes a request and waits for it takes the poller if it is free. Such a thread
 //!    is the *leader*. Futures never lead, because a future may never be polled again.
@@ -20,8 +20,8 @@
 //! calls wait, it wakes the thread that has the poller instead, which writes what all of them
 //! request until then (`BUSY` in the module `inner`).
 //!
-//! No wake-up is lost, because of one rule ([`Driving::must_rouse`]), which is checked wherever
-//! the lock is released. If the poller is free and the driver is not roused, then
+//! No wake-up is lost, because of one rule ([`Driving::must_rouse`]), which is checked wherever the
+//! mutex is unlocked. If the poller is free and the driver is not roused, then
 //!
 //! * no call waits with a noted waker,
 //! * the client is open, and
@@ -29,7 +29,7 @@
 //!
 //! `tests/schedules` runs this code in random orders of the threads.
 //!
-//! A leader that ends, also by a panic, frees the poller under the lock, so the rule holds for it,
+//! A leader that ends, also by a panic, frees the poller under the mutex, so the rule holds for it,
 //! too. What arrives at a socket while the poller is free is read at most two naps later: no
 //! caller waits for it, except for the end of a lock that a push reports. What is due by the clock
 //! is never late, because the driver is back before.
@@ -67,7 +67,7 @@ pub(super) struct Driving {
     poller: Place,
     /// How many calls have noted a waker.
     pub(super) waiting: usize,
-    /// The call that was woken last is waited for by a thread.
+    /// A thread waits for the call that was woken last.
     pub(super) woke_a_thread: bool,
     /// The driver has to take the poller when it is free.
     roused: bool,
@@ -77,7 +77,7 @@ pub(super) struct Driving {
     leads: u64,
     /// The driver naps without an end.
     naps_on: bool,
-    /// The nap of the driver has to be looked at: see [`Driving::must_rouse`].
+    /// The driver has to wake from its nap and check the state: see [`Driving::must_rouse`].
     interrupt: bool,
     /// How long a nap lasts: [`NAP`], except in tests.
     nap: Duration,
@@ -221,7 +221,7 @@ impl<'a> Lead<'a> {
                     inner.lead(Role::Leader, poller, &mut finish)
                 }
                 Ok(Turned::Awake) => {
-                    // The woken calls run first: their requests are written together.
+                    // Lets the woken calls run first, so that their requests are written together.
                     thread::yield_now();
                     patience -= 1;
                     inner.rest(patience > 0, poller, &mut finish)
@@ -235,7 +235,7 @@ impl<'a> Lead<'a> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let Some(poller) = self.poller.take() else { return };
-        // The call did not end as planned: the driver goes on.
+        // The leader ended without a result, so the driver has to drive.
         self.inner.give_up(poller);
     }
 }
@@ -247,7 +247,7 @@ pub(super) struct Nap {
 }
 
 impl Nap {
-    /// The driver looks at the state.
+    /// Wakes a driver that naps, so that it checks the state.
     pub(super) fn interrupt(&self) {
         self.over.notify_one();
     }
@@ -425,7 +425,7 @@ impl Inner {
     }
 }
 
-/// What is ready.
+/// The value, if it is ready.
 fn ready<T>(polled: Poll<T>) -> Option<T> {
     match polled {
         Poll::Ready(done) => Some(done),

@@ -265,7 +265,7 @@ impl Future for Changed<'_> {
 
 /// The lock of a leader: it leads until this is over.
 ///
-/// It ends as any lock does ([`lost`](Term::lost)), and when somebody asks the leader to resign.
+/// It ends as any lock does ([`lost`](Term::lost)), and when a client asks the leader to resign.
 /// Then stop what only a leader may do, and drop the term: that releases the lock, and only then
 /// the candidate asks for it again. A term has no bound unless the election has one: it lives as
 /// long as this value, and an operator who sees a leader that hangs can ask it to resign, or end

@@ -128,7 +128,7 @@ impl SharedGuard {
     }
 }
 
-/// What its [`LockWatcher`] also says.
+/// The reads of the lock, which its [`LockWatcher`] has, too.
 impl SharedGuard {
     /// The key. Of a lock over several keys the first one in the order of the bytes.
     pub fn key(&self) -> &[u8] {
@@ -202,8 +202,8 @@ impl SharedGuard {
         self.watcher.as_ref().expect("it is taken only where the guard ends")
     }
 
-    /// The guard is over: its lock is released if it holds one. What it returns has to be dropped
-    /// after the lock of the client is released.
+    /// The guard is over: its lock is released if it holds one. What this returns has to be dropped
+    /// after the client's mutex is unlocked.
     #[must_use]
     fn retire(&mut self, open: &mut Open<'_>) -> Option<Arc<LockState>> {
         let lock_state = self.watcher.take()?.into_hold();

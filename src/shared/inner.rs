@@ -1,9 +1,10 @@
-//! What all handles of a shared client and its driver share: the engine, protected by a lock, and
+//! What all handles of a shared client and its driver share: the engine, protected by a mutex, and
 //! the calls that wait.
 //!
-//! The hazards are a lost wake-up and a lock that is taken twice. So everything is read and
-//! changed under one lock, and no code of the user's runs under it. Keys are read and wakers are
-//! cloned before the lock is taken; wakers are woken and dropped after it is released.
+//! The hazards are a lost wake-up, and a thread that locks the mutex twice. So everything is read
+//! and changed under one mutex, and no code of the user's runs while it is locked. Keys are read
+//! and wakers are cloned before the mutex is locked; wakers are woken and dropped after it is
+//! unlocked.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,8 +26,8 @@ use crate::net::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError, pro
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
-/// How many wakers are taken out of the lock at once. If there are more, the lock is taken again to
-/// return their buffers.
+/// Up to so many wakers a thread moves out of the state to its stack. If there are more, it takes
+/// their buffers out, and locks the mutex again to return these.
 const CARRIED: usize = 16;
 
 /// How often the driver yields to the calls that it woke before it sleeps, although some of them
@@ -50,7 +51,8 @@ pub(super) struct Inner {
     outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
-    /// How many calls are on their way to fetch their results while futures wait to be woken.
+    /// Further futures are woken only while fewer calls than this are on their way to fetch their
+    /// results.
     at_once: usize,
     /// Wakes the thread or task that sleeps in the poller, if the timer in the poller cannot.
     waker: DriverWaker,
@@ -118,8 +120,8 @@ impl Inner {
         };
         let (awake, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let owner = std::process::id();
-        // More could not run at the same time; a single one could hold up the others. A driver that
-        // may stop leaves no future to be woken later.
+        // More calls than processors could not run at the same time, and a single call could hold
+        // up the others. A driver that may stop leaves no future to be woken later.
         let at_once = if outside.is_some() { usize::MAX } else { processors().max(2) };
         let (state, nap) = (Mutex::new(state), Nap::default());
         Inner { state, awake, outside, over, at_once, waker, nap, owner }
@@ -137,8 +139,8 @@ impl Inner {
         std::process::id() == self.owner
     }
 
-    /// Runs `act` under the lock, and then does what follows from it: requests are written, unless
-    /// the driver is awake or woken to do it, and calls with a result are woken.
+    /// Runs `act` while the mutex is locked, and then does what follows from it: requests are
+    /// written, unless the driver is awake or woken to do it, and calls with a result are woken.
     ///
     /// # Errors
     /// The client is closed.
@@ -149,8 +151,8 @@ impl Inner {
         self.with_unforked(act)
     }
 
-    /// As [`with`](Inner::with), for a thread that has looked for a fork and has been in this
-    /// client's code since then: a fork leaves the child only the thread that forks.
+    /// As [`with`](Inner::with), for a thread that has checked for a fork and has not left this
+    /// client's code since: a fork leaves the child only the thread that forks.
     pub(super) fn with_unforked<T>(
         &self,
         act: impl FnOnce(&mut Open<'_>) -> T,
@@ -210,7 +212,7 @@ impl Inner {
     ///
     /// If a turn wakes several calls, the driver stays awake: [`sleeps`](Inner::sleeps), which has
     /// to follow once they could run, writes their requests together. A single call writes its
-    /// request by itself, and then the driver takes the lock only once a turn.
+    /// request by itself, and then the driver locks the mutex only once a turn.
     #[cfg(any(test, feature = "tokio"))]
     pub(super) fn turn(&self, hand_over: impl FnOnce(&mut Engine)) -> Turned {
         let mut state = self.lock();

@@ -1,9 +1,9 @@
 //! What is known of a held lock without asking the engine: a copy of its deadline, and whether the
 //! lock was lost.
 //!
-//! The hazard is a copy that is later than the deadline. So the copy is changed under the lock of
-//! the engine, by the thread that changed the deadline or learned of the change. At the end it
-//! becomes zero before any waiter is woken.
+//! The hazard is a copy that is later than the deadline. So the thread that changed the deadline,
+//! or read of the change, changes the copy while it has the client's mutex locked. At the end of
+//! the lock the copy becomes zero before any waiter is woken.
 
 use std::task::{Poll, Waker};
 
@@ -16,7 +16,7 @@ use crate::proto::locks::held::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
 /// What is known of a lock: the sum of its [`LockUpdate`](crate::LockUpdate)s, so that a lock whose
-/// holder does not look takes no more memory.
+/// holder does not read them takes no more memory.
 #[derive(Debug, Default)]
 pub(super) struct LockState {
     key: Vec<u8>,
@@ -97,7 +97,7 @@ impl LockState {
         (nanos != 0).then_some(Instant::from_nanos(nanos))
     }
 
-    /// Notes an update of the lock. The wakers of those that waited for it go to `woken`.
+    /// Notes an update of the lock. The wakers of the futures that waited for it go to `woken`.
     pub(super) fn update(&self, kind: LockUpdateKind, woken: &mut Vec<Waker>) {
         match kind {
             LockUpdateKind::Extended { deadline } => {
@@ -120,7 +120,7 @@ impl LockState {
         self.expiring.load(Ordering::Acquire)
     }
 
-    /// The lock is over, by this error or without one; the wakers of those that wait go to
+    /// The lock is over, by this error or without one. The wakers of the futures that wait go to
     /// `woken`.
     pub(super) fn ends(&self, error: Option<Error>, woken: &mut Vec<Waker>) {
         self.deadline.store(0, Ordering::Release);

@@ -1,5 +1,6 @@
-//! What can be done under the lock of a shared client before its end: requests to the engine, the
-//! report of their results to the waiting calls, and the places that link a call to its request.
+//! What can be done before the end of a shared client while its mutex is locked: requests to the
+//! engine, the report of their results to the waiting calls, and the places that link a call to its
+//! request.
 //!
 //! The hazard is a result that reaches the wrong call: places are reused, so the op is compared.
 
@@ -26,7 +27,7 @@ use crate::proto::node_set::NodeId;
 /// How many lock states are kept for the next guards.
 const SPARES: usize = 1024;
 
-/// What is done after the lock is released.
+/// What is done after the mutex is unlocked.
 #[derive(Debug, Default)]
 pub(super) struct AfterUnlock {
     pub(super) woken: Vec<Waker>,
@@ -81,7 +82,7 @@ pub(super) enum Place {
     Reserved,
 }
 
-/// What the lock protects, before the end.
+/// What the mutex protects, before the end of the client.
 pub struct Open<'a> {
     pub(super) driving: &'a mut Driving,
     pub(super) engine: &'a mut Engine,
@@ -165,7 +166,7 @@ impl Open<'_> {
     }
 
     /// Replaces the waker of a call that waits. The former one is the user's: it is dropped after
-    /// the lock is released.
+    /// the mutex is unlocked.
     fn set_waker(&mut self, place: usize, new: Option<Waker>) {
         if let Some(Place::Asked { waker, .. }) = self.places.get_mut(place) {
             self.driving.waiting += usize::from(new.is_some());
@@ -174,7 +175,7 @@ impl Open<'_> {
         }
     }
 
-    /// A waker is the user's: it must not be dropped under the lock.
+    /// A waker is the user's: it must not be dropped while the mutex is locked.
     pub(super) fn drop_after_unlock(&mut self, waker: Waker) {
         self.after_unlock.dropped.push(waker);
     }
@@ -187,8 +188,8 @@ impl Open<'_> {
         }
     }
 
-    /// A call was dropped: its request is canceled. But an extend goes on, and what comes of it is
-    /// an update of the lock.
+    /// A call was dropped: its request is canceled. But an extend goes on, and its result is an
+    /// update of the lock.
     pub(super) fn cancel(&mut self, place: usize) {
         if let Some(&Place::Asked { op, ended, .. }) = self.places.get(place) {
             self.after_unlock.coming -= usize::from(ended && self.after_unlock.coming > 0);
@@ -216,7 +217,7 @@ impl Open<'_> {
         lock_state
     }
 
-    /// Keeps a lock.
+    /// Renews a lock from now on, on these terms.
     pub(super) fn auto_extend(
         &mut self,
         lock: &Lock,
@@ -344,7 +345,7 @@ impl Open<'_> {
     }
 
     /// Takes back the state of a guard that was dropped, for the next guard. If it returns the
-    /// state, the caller drops it after releasing the lock: watchers still use it, or it holds a
+    /// state, the caller drops it after unlocking the mutex: watchers still use it, or it holds a
     /// waker of the user's.
     pub(super) fn put_back(&mut self, mut lock_state: Arc<LockState>) -> Option<Arc<LockState>> {
         let fits = self.spares.len() < SPARES;
@@ -436,7 +437,7 @@ mod tests {
             assert_eq!(woken(open), 3);
             open.cancel(places[0]);
             assert_eq!(woken(open), 4);
-            // It was not woken yet.
+            // This future was not woken yet.
             assert!(open.fetch(places[4]).is_ready());
             assert_eq!(woken(open), 5);
             open.wake_futures(usize::MAX);

@@ -30,8 +30,8 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Between its look at the flag and its sleep the thread runs no other code, so the permit
-        // of this call is there for the sleep.
+        // Between its check of the flag and its sleep the thread runs no other code, so the permit
+        // that this call gives ends that sleep.
         if !self.rung.swap(true, Ordering::AcqRel) {
             self.thread.unpark();
         }

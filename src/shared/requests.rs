@@ -22,7 +22,7 @@ use crate::proto::time::Instant;
 #[derive(Debug)]
 pub(super) struct Kept<K> {
     keys: K,
-    /// If there are several, or if they are refused.
+    /// All keys if there are several, or the error if they are refused; `None` for one key.
     several: Option<Result<KeySet, ConfigError>>,
 }
 
@@ -52,8 +52,8 @@ impl<K: Keys> Kept<K> {
         self.get().map_or(&[], KeysRef::first)
     }
 
-    /// The first key, and all of them if there are several. The answer of a call needs them under
-    /// the lock of the client: no code of the user's runs here, because [`Keys`] is sealed.
+    /// The first key, and all of them if there are several. The answer of a call needs them while
+    /// the client's mutex is locked. No code of the user's runs here, because [`Keys`] is sealed.
     fn named(&self) -> (&[u8], Option<&KeySet>) {
         let set = self.several.as_ref().and_then(|keys| keys.as_ref().ok());
         (self.first(), set)

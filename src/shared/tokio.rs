@@ -126,7 +126,7 @@ impl Driver {
                     patience = PATIENCE;
                 }
                 Turned::Awake => {
-                    // The woken calls run first: their requests are written together.
+                    // Lets the woken calls run first, so that their requests are written together.
                     task::yield_now().await;
                     patience -= 1;
                     turned = self.inner.sleeps(patience > 0);

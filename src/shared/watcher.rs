@@ -97,7 +97,8 @@ impl LockWatcher {
     }
 
     /// Whether the client warned that the lock comes near its deadline and was not extended since:
-    /// it is still extended, or lost soon. The client warns of a lock that is auto-extended
+    /// unless an extend still succeeds, it is lost soon. The client warns of a lock that is
+    /// auto-extended
     /// ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)), and of any other from the
     /// first call of [`expiring`](LockWatcher::expiring) on. A lock that is over is not expiring.
     pub fn is_expiring(&self) -> bool {

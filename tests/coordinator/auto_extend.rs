@@ -7,7 +7,7 @@ use redlatch::{AutoExtend, LockOptions, LockUpdateKind, LostReason};
 /// The commands of a renewal: the extend, and two that register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 /// A node's answers to `RENEWAL`, if it extends the key.
-const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
+const RENEWAL_GRANTED: &str = ":1\r\n+OK\r\n:9000\r\n";
 
 fn at_most_an_hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
@@ -41,7 +41,7 @@ fn pass_and_answer_renewal(bench: &mut Bench, nodes: usize) {
     for node in 0..nodes {
         let names: Vec<String> = bench.names(node).into_iter().filter(|n| n != "TIME").collect();
         assert_eq!(names, RENEWAL, "n{node}");
-        bench.reply(node, YES);
+        bench.reply(node, RENEWAL_GRANTED);
     }
 }
 
@@ -62,7 +62,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"], "after a renewal that is not answered");
-        bench.reply(node, &format!("{YES}:1\r\n"));
+        bench.reply(node, &format!("{RENEWAL_GRANTED}:1\r\n"));
     }
     pass_in_steps(&mut bench, millis(20_000));
     assert!(bench.sent(0).is_empty() && bench.notice().is_none());
@@ -84,7 +84,7 @@ fn many_locks_are_renewed_together() {
         bench.pass(millis(10));
         let sent = bench.sent(0).len();
         turns += usize::from(sent > 0);
-        (0..sent / 3).for_each(|_| bench.reply(0, YES));
+        (0..sent / 3).for_each(|_| bench.reply(0, RENEWAL_GRANTED));
     }
     assert!((1..=2).contains(&turns), "{turns} turns for locks that are 100 ms apart");
 }
@@ -131,7 +131,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
         bench.pass(millis(50));
     }
     assert_eq!(bench.names(0), RENEWAL);
-    bench.reply(0, YES);
+    bench.reply(0, RENEWAL_GRANTED);
     let deadline = bench.core.deadline(&lock).unwrap();
     let left = deadline.saturating_since(bench.now);
     pass_in_steps(&mut bench, left - TTL / 4);
@@ -156,7 +156,7 @@ fn no_extension_reaches_beyond_max_hold() {
                 let ttl = millis(ttl.parse().unwrap());
                 assert!(bench.now.saturating_add(ttl) <= end, "{ttl:?}");
                 asked.push(ttl);
-                bench.reply(0, YES);
+                bench.reply(0, RENEWAL_GRANTED);
             }
         }
     }
@@ -179,7 +179,7 @@ fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..5, RENEWAL);
     for node in 0..5 {
-        bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
+        bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { RENEWAL_GRANTED });
     }
     assert_eq!(loss_reason(&mut bench), LostReason::Gone);
     assert!(bench.core.deadline(&lock).is_none());
@@ -199,7 +199,7 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
         for node in 0..3 {
             let asked = bench.sent(node).iter().filter(|c| c[0] == "EVALSHA").count();
             extends += asked;
-            (0..asked).for_each(|_| bench.reply(node, YES));
+            (0..asked).for_each(|_| bench.reply(node, RENEWAL_GRANTED));
         }
     }
     // The loop takes 2 s. A check is due each 500 ms, a twentieth of the ttl: about four checks.
@@ -295,7 +295,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
 fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let (mut bench, lock) = Bench::quiet(3).with_kept_lock(at_most_an_hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
-    bench.answer(0..3, YES);
+    bench.answer(0..3, RENEWAL_GRANTED);
     let done = bench.completion().expect("the extend of the caller");
     assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     assert!(!bench.core.has_lock_updates(), "the deadline is the same");

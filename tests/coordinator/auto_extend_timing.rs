@@ -4,7 +4,7 @@ use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-const YES: [&str; 3] = [":1\r\n"; 3];
+const ALL_GRANT: [&str; 3] = [":1\r\n"; 3];
 
 /// Auto-extend whose bound is later than the end of these tests.
 fn auto_extend_for_long() -> AutoExtend {
@@ -17,7 +17,7 @@ fn pass_granting_all(bench: &mut Bench, by: Duration) -> usize {
     let mut extends = 0;
     while bench.now < end {
         bench.pass(end.saturating_since(bench.now).min(millis(20)));
-        extends += answer(bench, YES);
+        extends += answer(bench, ALL_GRANT);
     }
     extends / 3
 }
@@ -25,7 +25,7 @@ fn pass_granting_all(bench: &mut Bench, by: Duration) -> usize {
 /// The caller extends the lock, all nodes agree, and the caller gets `Extended`.
 fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
     bench.core.extend(lock, ttl, 2, bench.now).unwrap();
-    answer(bench, YES);
+    answer(bench, ALL_GRANT);
     let done = bench.completion().expect("an end");
     assert!(matches!((done.data, &done.result), (2, Ok(Outcome::Extended { .. }))), "{done:?}");
 }
@@ -114,7 +114,7 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
         }
         bench.pass(millis(1));
         if !matches!(milli % 50, 46..50 | 0..4) {
-            checked += answer(&mut bench, YES) / 3;
+            checked += answer(&mut bench, ALL_GRANT) / 3;
         }
     }
     assert!(checked >= 5, "{checked} checks and renewals");
@@ -246,7 +246,7 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     // The nodes refused the renewal, so the client sends it again. The warning is due now.
     bench.pass(millis(3_300));
     assert!(bench.core.has_lock_updates());
-    answer(&mut bench, YES);
+    answer(&mut bench, ALL_GRANT);
     assert!(bench.notice().is_none(), "it is not true any more");
     // The warning for the next deadline is still reported.
     bench.pass(millis(3_400));
@@ -272,7 +272,7 @@ fn a_warning_that_is_fetched_late_has_the_present_deadline() {
     let left = bench.core.remaining(&lock, bench.now);
     // The extend prolongs the lock so little that the warning still holds.
     bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
-    answer(&mut bench, YES);
+    answer(&mut bench, ALL_GRANT);
     let deadline = bench.core.deadline(&lock).unwrap();
     assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }));
     assert_eq!(bench.core.poll_lock_update().map(|it| it.kind), expiring(&bench, &lock));
@@ -288,7 +288,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
             answer(&mut bench, [BUSY; 3]);
         }
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        answer(&mut bench, YES);
+        answer(&mut bench, ALL_GRANT);
         assert!(bench.completion().unwrap().result.is_ok());
         assert_eq!(bench.core.stats().renewed, 0, "in flight: {in_flight}");
         assert_eq!(pass_granting_all(&mut bench, millis(3_400)), 1, "in flight: {in_flight}");

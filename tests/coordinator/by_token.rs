@@ -8,7 +8,7 @@ fn token() -> LockToken {
     LockToken::parse(&"2".repeat(40)).unwrap()
 }
 
-/// A bench whose nodes are not probed.
+/// Asks to extend the key by its token.
 fn extend(bench: &mut Bench, ttl: Duration) {
     bench.core.extend_token(b"k", token(), ttl, 5, bench.now).unwrap();
 }

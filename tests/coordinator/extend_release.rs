@@ -234,7 +234,7 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
 }
 
 /// Node 0 agrees to every extend, and answers its other requests.
-fn yes(bench: &mut Bench) {
+fn grant_extends(bench: &mut Bench) {
     for name in bench.names(0) {
         let extend = name == "EVALSHA";
         bench.reply(0, if extend { ":1\r\n" } else { ":9999\r\n" });
@@ -248,7 +248,7 @@ fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let begin = bench.now;
     while bench.now.saturating_since(begin) < TTL * 2 {
-        yes(&mut bench);
+        grant_extends(&mut bench);
         bench.pass(millis(20));
     }
     let deadline = bench.core.deadline(&lock).expect("it is renewed");
@@ -256,7 +256,7 @@ fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
     assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
     // The nodes agree in time, but the caller fetches the result after the lock has ended.
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
-    yes(&mut bench);
+    grant_extends(&mut bench);
     bench.now = bench.now.saturating_add(TTL);
     let late = bench.completion().unwrap();
     assert_eq!(late.data, 4);

@@ -8,7 +8,8 @@ use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "redlatch:fence:{k}";
-/// A counter below the floor counts as absent. Nodes without a marker, as here, have the lowest.
+/// A counter below the floor counts as absent. Nodes without a marker, as here, have the lowest
+/// floor.
 const FLOOR: &str = "1099511627776";
 
 pub fn ask(bench: &mut Bench) -> Op {

@@ -10,7 +10,7 @@ use redlatch::{Error, Lock, LockOptions, Op, Outcome};
 
 const KEY: &[u8] = b"k";
 const TTL: Duration = Duration::from_secs(10);
-/// What the counters of a test are counted from: a smaller number counts as absent.
+/// The counters of a test are this number plus a small one. A smaller counter counts as absent.
 pub const START: u64 = 1 << 41;
 
 /// Clients, and masters with counters. Bytes between them arrive when the test says so.

@@ -12,8 +12,8 @@ use crate::fencing_on_masters::World;
 const KEY: &[u8] = b"k";
 const ALL: [usize; 3] = [0, 1, 2];
 
-/// Two clients, of which the first has held the lock and counted on all nodes, and its number.
-fn counted() -> (World, [usize; 2], u64) {
+/// Two clients, of which the first has held the lock with a counter on each node, and its number.
+fn clients_with_counters() -> (World, [usize; 2], u64) {
     let mut world = World::new(&[0, 0, 0]);
     let clients = world.clients_with_markers();
     let lock = world.acquire(clients[0], &ALL);
@@ -50,7 +50,7 @@ fn answers(commands: &[&str], line: &str) -> Trouble {
 
 #[test]
 fn key_that_was_counted_before_is_locked_by_a_transaction() {
-    let (mut world, [a, b], number) = counted();
+    let (mut world, [a, b], number) = clients_with_counters();
     for later in 1..=3 {
         world.net.advance(Duration::from_secs(100));
         world.ask(a);
@@ -75,7 +75,7 @@ fn key_that_was_counted_before_is_locked_by_a_transaction() {
 /// The replies arrive byte by byte.
 #[test]
 fn replies_to_a_transaction_may_come_in_pieces() {
-    let (mut world, [a, _], number) = counted();
+    let (mut world, [a, _], number) = clients_with_counters();
     world.ask(a);
     for node in ALL {
         world.net.deliver_to_node(a, node);
@@ -88,7 +88,7 @@ fn replies_to_a_transaction_may_come_in_pieces() {
 
 #[test]
 fn counter_that_is_not_there_gives_no_vote_and_is_started_by_the_script() {
-    let (mut world, [a, b], number) = counted();
+    let (mut world, [a, b], number) = clients_with_counters();
     let lock = world.acquire(b, &ALL);
     world.release(b, &lock, &ALL);
     // A majority of the counters is gone, as when they expire.
@@ -112,7 +112,7 @@ fn counter_that_is_not_there_gives_no_vote_and_is_started_by_the_script() {
 /// either.
 #[test]
 fn counter_that_a_transaction_started_counts_as_absent_for_every_client() {
-    let (mut world, [a, _], number) = counted();
+    let (mut world, [a, _], number) = clients_with_counters();
     ALL.iter().for_each(|&node| world.operate(node, &[b"DEL", &counter_key(KEY)]));
     world.ask(a);
     for node in ALL {
@@ -127,7 +127,7 @@ fn counter_that_a_transaction_started_counts_as_absent_for_every_client() {
 
 #[test]
 fn denied_transaction_is_no_vote_and_the_next_attempt_is_a_script() {
-    let (mut world, [a, b], number) = counted();
+    let (mut world, [a, b], number) = clients_with_counters();
     let lock = world.acquire(b, &ALL);
     world.ask(a);
     assert!(is_transaction(&sent(&mut world, a, 0)));
@@ -148,7 +148,7 @@ fn node_that_refuses_a_transaction_is_asked_by_the_script_from_then_on() {
         (&["incr"], "-NOPERM this user has no permissions to run the 'incr' command\r\n"),
         (&["exec"], "-NOPERM this user has no permissions to run the 'exec' command\r\n"),
     ] {
-        let (mut world, [a, _], number) = counted();
+        let (mut world, [a, _], number) = clients_with_counters();
         ALL.iter().for_each(|&node| give_trouble(&mut world, node, answers(commands, line)));
         let mut before = number;
         for by_script in [false, true, true] {
@@ -165,7 +165,7 @@ fn node_that_refuses_a_transaction_is_asked_by_the_script_from_then_on() {
 
 #[test]
 fn node_that_executes_no_transaction_for_want_of_memory_says_so() {
-    let (mut world, [a, _], number) = counted();
+    let (mut world, [a, _], number) = clients_with_counters();
     ALL.iter().for_each(|&node| give_trouble(&mut world, node, Trouble::OutOfMemory));
     world.ask(a);
     (0..3).for_each(|_| ALL.iter().for_each(|&node| world.exchange(a, node)));
@@ -180,7 +180,7 @@ fn node_that_executes_no_transaction_for_want_of_memory_says_so() {
 /// The connection is lost when a part of the transaction has arrived: the node executes nothing.
 #[test]
 fn transaction_that_arrives_in_part_does_nothing() {
-    let (mut world, [a, _], number) = counted();
+    let (mut world, [a, _], number) = clients_with_counters();
     world.ask(a);
     let whole = sent(&mut world, a, 1).len();
     for node in ALL {
@@ -194,7 +194,7 @@ fn transaction_that_arrives_in_part_does_nothing() {
 /// Node 1 has no counter, but its answer comes after the request was cancelled.
 #[test]
 fn transaction_without_a_vote_is_not_repeated_after_its_release() {
-    let (mut world, [a, _], _) = counted();
+    let (mut world, [a, _], _) = clients_with_counters();
     world.operate(1, &[b"DEL", &counter_key(KEY)]);
     let now = world.net.now();
     let op = world.ask(a);
@@ -206,10 +206,11 @@ fn transaction_without_a_vote_is_not_repeated_after_its_release() {
     assert!(!has_key(&world, 1));
 }
 
-/// The counter that the transaction starts there stays, and counts as absent after the quarantine.
+/// The transaction starts a counter on the flushed node. This stays there, and counts as absent
+/// after the quarantine.
 #[test]
 fn transaction_on_a_node_that_was_just_flushed_gives_no_vote() {
-    let (mut world, [a, _], number) = counted();
+    let (mut world, [a, _], number) = clients_with_counters();
     world.ask(a);
     world.net.write(a);
     world.operate(1, &[b"FLUSHALL"]);

@@ -41,7 +41,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1]);
-    // The deadline has passed, but the client has not had a turn in which it ends the lock.
+    // The deadline has passed, but the client was not driven since, so it has not ended the lock.
     bench.now = bench.now.saturating_add(TTL);
     assert_eq!(bench.core.into_token(lock, bench.now), None);
     bench.pass(millis(1));

@@ -129,7 +129,8 @@ fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
         let (mut bench, lock, left) = kept();
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
-        // Both the pause of the extend and the lock end before the next turn of the client.
+        // The pause after which the client would repeat the extend is over before the client is
+        // driven again, and so is the lock.
         bench.pass(left + past);
         assert_nothing_prolongs(&mut bench);
         assert_lost(&mut bench, 2);

@@ -272,7 +272,7 @@ fn hand_over_after_a_claim_that_asked_no_node_is_claimed() {
 }
 
 /// Node 0 is in quarantine. It gives the waiter the key in its answer to a join, after the waiter
-/// sent the claim to the other nodes. The waiter must not have node 0 count.
+/// sent the claim to the other nodes. The waiter must not ask node 0 to raise its counter.
 #[test]
 fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
     let (mut world, all, lock) = line_of(3, 2);

@@ -56,12 +56,12 @@ fn time_to_lock(world: &mut World, client: usize, longest: Duration) -> (Lock, D
 }
 
 /// A client that counts the commands that it sends to node 0.
-struct Counted {
+struct CountingClient {
     core: Coordinator,
     sent: usize,
 }
 
-impl Endpoint for Counted {
+impl Endpoint for CountingClient {
     fn poll_action(&mut self) -> Option<Action> {
         self.core.poll_action()
     }
@@ -106,8 +106,8 @@ impl Endpoint for Counted {
 }
 
 /// A client that will keep locks, and one that will wait for them, and may not send this command.
-fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
-    let mut net: Net<Counted> = Net::new(3, 7);
+fn keeper_and_client(refused: Option<&str>) -> (Net<CountingClient>, [usize; 2]) {
+    let mut net: Net<CountingClient> = Net::new(3, 7);
     let clients = [1, 2].map(|seed| {
         if let (2, Some(refused)) = (seed, refused) {
             let commands = vec![refused.into()];
@@ -119,7 +119,7 @@ fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
         let mut settings = Settings::new(nodes);
         settings.probe_interval = 1000 * SECOND;
         let core = Coordinator::new(settings, [seed; 32], net.now()).expect("these settings work");
-        let client = net.add(Counted { core, sent: 0 });
+        let client = net.add(CountingClient { core, sent: 0 });
         net.settle();
         client
     });
@@ -128,7 +128,12 @@ fn keeper_and_client(refused: Option<&str>) -> (Net<Counted>, [usize; 2]) {
 
 /// The first client gets the locks of so many keys and renews them. The second one begins to wait
 /// for each of them.
-fn wait_for_kept_keys(net: &mut Net<Counted>, clients: [usize; 2], ttl: Duration, keys: usize) {
+fn wait_for_kept_keys(
+    net: &mut Net<CountingClient>,
+    clients: [usize; 2],
+    ttl: Duration,
+    keys: usize,
+) {
     let [keeper, client] = clients;
     let kept = LockOptions::new(ttl).auto_extend(AutoExtend::at_most(10 * AT_REST));
     for (client, options) in [(keeper, kept), (client, LockOptions::new(ttl).wait(10 * AT_REST))] {
@@ -149,7 +154,7 @@ fn commands_at_rest(ttl: Duration, waiters: usize, refused: Option<&str>) -> (us
     let (mut net, [keeper, client]) = keeper_and_client(refused);
     wait_for_kept_keys(&mut net, [keeper, client], ttl, waiters);
     net.pass(AT_REST);
-    let renewed = |net: &Net<Counted>| net.get_client(keeper).core.stats().renewed as usize;
+    let renewed = |net: &Net<CountingClient>| net.get_client(keeper).core.stats().renewed as usize;
     let before = (net.get_client(client).sent, renewed(&net));
     net.pass(2 * AT_REST);
     let sent = net.get_client(client).sent - before.0;
@@ -201,7 +206,7 @@ fn waiter_that_no_node_notifies_does_not_rest() {
     }
 }
 
-/// A waiter that did not rest would have the key one poll later at most.
+/// The longest pause between two polls of a waiter that does not rest, and a little more.
 const POLL: Duration = Duration::from_millis(100);
 
 #[test]
@@ -223,7 +228,7 @@ fn waiter_at_rest_has_the_key_as_soon_as_the_holder_releases_it() {
     }
 }
 
-/// Those before the waiter may be gone, too. Then it asks 90 ms later for each place that it had.
+/// The waiters before it may be gone, too. Then it gets the key up to 90 ms later for each of them.
 #[test]
 fn waiter_at_rest_has_the_key_of_a_dead_holder_when_it_expires() {
     for (gone, in_line) in [(0, false), (0, true), (4, false), (4, true)] {
@@ -275,7 +280,7 @@ fn stopped_successors_delay_a_waiter_at_rest_by_the_hand_over_ttl_each() {
         let (keeper, lock, all) = line_behind_a_keeper(&mut world, (LONG, in_line), stopped + 1);
         world.pass(AT_REST);
         all[..stopped].iter().for_each(|&client| world.stop(client));
-        // The nodes do not know of these clients that they still run.
+        // A node gives the short ttl to a client that it has not heard from for so long.
         world.pass(51 * MS);
         world.release(keeper, lock);
         let longest = (TTL + POLL) * stopped as u32;

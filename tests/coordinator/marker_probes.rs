@@ -328,7 +328,7 @@ fn probe_asks_for_the_time_the_marker_and_the_memory() {
 }
 
 /// A marker in the format of a later version of redlatch.
-fn later(text: &str) -> Option<String> {
+fn marker_of_later_version(text: &str) -> Option<String> {
     Some(format!("2 {}0 {text}", "R".repeat(39)))
 }
 
@@ -336,14 +336,14 @@ fn later(text: &str) -> Option<String> {
 fn marker_of_a_later_version_is_distrusted_and_left_alone() {
     let same_format = marker(2 * MINUTE, " else");
     for guard in [RestartGuard::On, RestartGuard::Persistent] {
-        for found in [later("x"), same_format.clone()] {
+        for found in [marker_of_later_version("x"), same_format.clone()] {
             let mut bench = meet(guard, found.clone(), INFO_REPLID);
             let reason = QuarantineReason::MarkerOfLaterVersion;
             assert_eq!(quarantine_of(&mut bench), Some((MEMORY, reason)));
             assert!(probe(&mut bench).is_empty());
             assert_eq!(quarantine_of(&mut bench), None);
             // This version cannot know what a change of such a marker means. It assumes a loss.
-            bench.markers[0] = later("y");
+            bench.markers[0] = marker_of_later_version("y");
             assert!(probe(&mut bench).is_empty());
             assert_eq!(quarantine_of(&mut bench), Some((MEMORY, reason)));
             // After a flush of another database or a jump of the clock, and when an operator
@@ -355,7 +355,7 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
             bench.core.vouch(7, bench.now).unwrap();
             settle(&mut bench);
             assert!(bench.completion().unwrap().result.is_err());
-            assert_eq!(bench.markers[0], later("y"));
+            assert_eq!(bench.markers[0], marker_of_later_version("y"));
             // If the node has no marker any more, this version writes its own.
             bench.markers[0] = Some(String::new());
             assert_eq!(probe(&mut bench), [""]);
@@ -368,7 +368,7 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
 /// of the marker, so it takes the time at which it first saw this marker.
 #[test]
 fn counter_floor_is_the_time_at_which_a_marker_of_a_later_version_was_first_seen() {
-    let mut bench = meet(RestartGuard::On, later("x"), INFO_REPLID);
+    let mut bench = meet(RestartGuard::On, marker_of_later_version("x"), INFO_REPLID);
     let floor = |bench: &mut Bench, key: &[u8]| {
         bench.pass(MEMORY);
         settle(bench);
@@ -384,7 +384,7 @@ fn counter_floor_is_the_time_at_which_a_marker_of_a_later_version_was_first_seen
         sent[0].last().unwrap().parse::<u64>().unwrap()
     };
     let first = floor(&mut bench, b"a");
-    bench.markers[0] = later("y");
+    bench.markers[0] = marker_of_later_version("y");
     probe(&mut bench);
     assert!(first > 1 && floor(&mut bench, b"b") > first);
 }
@@ -392,7 +392,7 @@ fn counter_floor_is_the_time_at_which_a_marker_of_a_later_version_was_first_seen
 #[test]
 fn marker_that_a_later_version_wrote_in_the_place_of_the_known_one_is_distrusted() {
     let mut bench = trusting();
-    bench.markers[0] = later("x");
+    bench.markers[0] = marker_of_later_version("x");
     assert!(probe(&mut bench).is_empty());
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerOfLaterVersion)));
 }

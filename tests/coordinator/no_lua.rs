@@ -25,7 +25,7 @@ struct World {
 }
 
 impl World {
-    /// Three masters of this flavor, the first ones of which have no Lua.
+    /// Three masters of this flavor, of which the first `without` have no Lua.
     fn new(flavor: Flavor, without: usize) -> World {
         let mut world = World { net: Net::new(3, 1) };
         world.net.set_latency(millis(1)..=millis(1));
@@ -196,7 +196,7 @@ fn extend_by_set_ifeq_distinguishes_an_absent_key_from_that_of_another_client() 
     assert_eq!(world.value(0, KEY), None, "an extend creates nothing");
     assert_eq!(world.value(1, KEY).as_deref(), Some("other"));
 
-    // A node that lost the key alone is healed.
+    // If only one node lost the key, it is healed.
     world.net.command(1, &[b"DEL", KEY]);
     let lock = world.hold(client);
     world.net.command(0, &[b"DEL", KEY]);
@@ -359,13 +359,14 @@ fn lock_for_the_line_is_released_by_a_client_that_ends_where_nodes_run_no_script
     world.net.client_mut(client).release_nowait(&lock, now);
     world.net.client_mut(client).close(now);
     world.net.write(client);
-    // It reads no answer any more.
+    // The client reads no answer any more.
     world.net.stop(client);
     world.net.pass(millis(20));
     assert_eq!(world.pttls(), [-2; 3]);
 }
 
-/// The client may not have seen yet that the nodes run scripts again, and stands in line there.
+/// The clients know the nodes as ones without scripts. The nodes run scripts again when a client
+/// begins to wait, so it stands in line there.
 #[test]
 fn waiter_leaves_no_line_on_nodes_that_run_scripts_again() {
     let mut world = World::new(Flavor::Valkey90, 3);
@@ -449,7 +450,7 @@ fn marker_is_written_without_a_script_and_its_time_is_not_before_its_writing() {
         assert!(written >= flushed, "the marker vouches for more than was seen");
         assert!(written <= now + 500_000, "the marker lies in the future");
         assert_eq!(world.net.master(0).pttl(world.net.now(), 0, MARKER), -1, "it has a ttl");
-        // A second client finds it, and waits for the rest of the quarantine.
+        // A second client finds the marker, and waits for the rest of the quarantine.
         let second = world.client();
         assert!(matches!(world.state(second, 0), NodeState::Quarantined(_)));
         assert_eq!(since(&world, 0), Some(written));
@@ -458,7 +459,8 @@ fn marker_is_written_without_a_script_and_its_time_is_not_before_its_writing() {
         assert_eq!(world.state(second, 0), NodeState::Ready);
         let third = world.client();
         assert_eq!(world.state(third, 0), NodeState::Ready);
-        // A clock that jumps: the marker is replaced, whatever its time is.
+        // The clock of node 1 jumps back: the client replaces the marker, whatever the time in it
+        // is.
         world.net.master_mut(1).step_wall_clock(-3_600_000);
         world.net.pass(30 * SECOND);
         let (since, now) = (since(&world, 1).expect("a marker"), clock(&mut world, 1));
@@ -470,18 +472,18 @@ fn marker_is_written_without_a_script_and_its_time_is_not_before_its_writing() {
 #[test]
 fn marker_that_is_written_late_without_a_script_is_not_kept() {
     let (mut world, client) = World::with_client(Flavor::Valkey90, 3);
-    // The message that the node was flushed is on its way, and so is the answer to it.
+    // When the node freezes, the client's reaction to the flush is on its way to it: a new marker.
     world.net.command(0, &[b"FLUSHALL"]);
     world.net.pass(Duration::from_micros(1_500));
     world.net.freeze(0);
     world.net.pass(SECOND);
-    // The node forgets once more before it executes what has come.
+    // The frozen node has not executed the write of the marker yet.
     let now = world.net.now();
     assert_eq!(world.net.master(0).get(now, 0, MARKER), None, "it is executed already");
     world.net.thaw(0);
     world.net.pass(Duration::from_micros(100));
     assert_eq!(world.value(0, MARKER), None, "its time is before the moment of its writing");
-    // The next probe finds none, and writes it.
+    // The next probe finds no marker, so the client writes one.
     world.net.pass(30 * SECOND);
     assert!(world.value(0, MARKER).is_some());
     assert!(matches!(world.state(client, 0), NodeState::Quarantined(_)));

@@ -23,7 +23,7 @@ fn marker_of_promoted(ago: i64) -> String {
 }
 
 /// A client that has known a node for some time, and whose connection was just lost.
-fn left(replicas: u32) -> Bench {
+fn disconnected(replicas: u32) -> Bench {
     let mut settings = settings(RestartGuard::On);
     settings.replicas = replicas;
     let mut bench = Bench::of_settings(settings, &[marker(2 * MINUTE, "")], NOW);
@@ -46,7 +46,7 @@ fn quarantine_of_a_promoted_server_names_the_promotion_and_not_a_restart() {
         (plain, QuarantineReason::Restarted),
     ];
     for (info, why) in cases {
-        let mut bench = left(0);
+        let mut bench = disconnected(0);
         bench.pass(millis(3_000));
         bench.set_info(0, &info);
         bench.connect(0);
@@ -63,10 +63,11 @@ fn quarantine_of_a_promoted_server_names_the_promotion_and_not_a_restart() {
     assert_eq!(QuarantineReason::Replaced.to_string(), "another server was promoted in its place");
 }
 
-/// A second client was at the former master for longer than the first, which met the promoted one.
+/// The client meets the promoted server after a second client has met it and written the marker, at
+/// `met_at` seconds after NOW.
 #[test]
-fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
-    // The client saw the former master 5 s after NOW, and meets the promoted one at 8 s.
+fn quarantine_of_a_promoted_server_begins_once_if_replicas_confirm_locks() {
+    // The client saw the former master last at 5 s after NOW, and meets the promoted server at 8 s.
     let second = 1_000_000;
     for (met_at, replicas, expected) in [
         (1, 0, Some(MEMORY)),
@@ -75,7 +76,7 @@ fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
         (7, 1, Some(MEMORY - millis(1_000))),
         (-60, 1, None),
     ] {
-        let mut bench = left(replicas);
+        let mut bench = disconnected(replicas);
         bench.pass(millis(3_000));
         bench.set_info(0, &promoted(86_400));
         let written = marker_of_promoted(-met_at * second);
@@ -83,16 +84,18 @@ fn quarantine_of_a_promoted_server_begins_once_where_replicas_are_counted() {
         bench.connect(0);
         let length = quarantine_of(&mut bench).map(|(length, _)| length);
         assert_eq!(length, expected, "{met_at} {replicas}");
-        // Without counted replicas the locks of the former master may have been granted since, so
-        // the other clients have to wait, too.
+        // If no replica has to confirm a lock, the former master may have granted locks after the
+        // second client wrote its marker at 1 s. So the client writes the marker anew, and all
+        // clients wait for a whole quarantine.
         let stays = replicas > 0 || met_at == 7;
         assert_eq!(bench.markers[0] == Some(written), stays, "{met_at} {replicas}");
     }
 }
 
-/// What shows that no promotion was met since: another history, another process, or none.
+/// Nothing shows that a client met the server after its promotion: the marker names another
+/// replication history or another process, the server was not promoted, or it reports no history.
 #[test]
-fn quarantine_of_another_server_begins_anew_with_counted_replicas_unless_its_promotion_was_met() {
+fn quarantine_of_another_server_begins_anew_unless_a_client_met_it_after_its_promotion() {
     let own = marker_of_promoted(60_000_000);
     let history = format!("{}H", "I".repeat(39));
     let (none, without_history) =
@@ -104,7 +107,7 @@ fn quarantine_of_another_server_begins_anew_with_counted_replicas_unless_its_pro
         (promoted(86_400).replace("second_repl_offset:88", "second_repl_offset:-1"), own.clone()),
         (without_history, none),
     ] {
-        let mut bench = left(1);
+        let mut bench = disconnected(1);
         bench.pass(millis(3_000));
         bench.set_info(0, &info);
         bench.markers[0] = Some(found.clone());

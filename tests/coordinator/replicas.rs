@@ -105,7 +105,7 @@ fn refused_wait_or_publish_confirms_nothing() {
     }
 }
 
-/// What each kind of question that may grant ends with, with and without its replicas.
+/// How each kind of question that may grant ends, if the replicas confirm it and if they do not.
 #[test]
 fn each_kind_of_grant_counts_only_with_its_replicas() {
     type Question = fn(&mut Coordinator, &Lock, redlatch::proto::Instant);
@@ -139,7 +139,7 @@ fn each_kind_of_grant_counts_only_with_its_replicas() {
     }
 }
 
-/// The extend is asked for again until the deadline, so its last answer need not be there.
+/// The client repeats the extend until the deadline, so its last round may have no answer.
 #[test]
 fn lost_lock_and_the_states_of_the_nodes_name_missing_replicas_until_they_are_back() {
     let mut world = world(1, 1);

@@ -71,7 +71,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
 }
 
 /// Requests this many locks in one turn, and ticks until all of them are granted.
-fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
+fn acquire_all(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
     {
         let mut ask = locks.batch();
         for data in 0..count {
@@ -91,7 +91,7 @@ fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
 fn completions_that_are_not_taken_keep_the_descriptor_readable() {
     let fleet = Fleet::start(3);
     for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
-        granted(&mut outer, &mut locks, &fleet, 6);
+        acquire_all(&mut outer, &mut locks, &fleet, 6);
         let mut held = Vec::new();
         for data in 0..6 {
             assert!(outer.wakes(&locks, LOST), "{data} were taken: {locks:?}");
@@ -126,7 +126,7 @@ fn descriptor_stays_readable_without_a_tick_until_all_completions_are_taken() {
     let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
     outer.wait_ready(&mut locks, 3);
-    granted(&mut outer, &mut locks, &fleet, 3);
+    acquire_all(&mut outer, &mut locks, &fleet, 3);
     for data in 0..3 {
         for _ in 0..3 {
             assert!(outer.wakes(&locks, LOST), "{data} were taken");

@@ -13,17 +13,18 @@ macro_rules! is {
     };
 }
 
-/// Builds only if the type lacks these traits: otherwise two impls would match.
+/// Builds only if the type lacks this trait. If the type has it, both impls match, and the compiler
+/// cannot infer the `_` in `AmbiguousIf<_>`.
 macro_rules! is_not {
     ($type:ty: $bound:path) => {
         const _: fn() = || {
-            trait Either<A> {
+            trait AmbiguousIf<A> {
                 fn answer() {}
             }
-            struct It;
-            impl<T: ?Sized> Either<()> for T {}
-            impl<T: $bound + ?Sized> Either<It> for T {}
-            let _ = <$type as Either<_>>::answer;
+            struct HasBound;
+            impl<T: ?Sized> AmbiguousIf<()> for T {}
+            impl<T: $bound + ?Sized> AmbiguousIf<HasBound> for T {}
+            let _ = <$type as AmbiguousIf<_>>::answer;
         };
     };
 }

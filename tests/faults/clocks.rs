@@ -42,19 +42,19 @@ time_t time(time_t *out) {
 "#;
 
 /// Servers whose clock the test sets.
-struct Elsewhere {
+struct ServersWithClock {
     fleet: Fleet,
     folder: Folder,
 }
 
-impl Elsewhere {
+impl ServersWithClock {
     /// `offset`: how many seconds their clocks are ahead of ours.
-    fn start(n: usize, offset: i64) -> Elsewhere {
+    fn start(n: usize, offset: i64) -> ServersWithClock {
         let folder = Folder::new();
         let (library, file) = (folder.compile(SHIM), folder.path("offset"));
         std::fs::write(&file, offset.to_ne_bytes()).expect("a new file");
         let variables = [("LD_PRELOAD", library.as_str()), ("CLOCK_OFFSET", file.as_str())];
-        Elsewhere { fleet: Fleet::with_environment(n, &[], &variables), folder }
+        ServersWithClock { fleet: Fleet::with_environment(n, &[], &variables), folder }
     }
 
     fn set(&self, offset: i64) {
@@ -68,7 +68,7 @@ impl Elsewhere {
 #[test]
 #[ignore = "needs gcc: apt-get install gcc"]
 fn a_node_that_is_up_for_a_day_counts_at_once() {
-    let servers = Elsewhere::start(3, -DAY);
+    let servers = ServersWithClock::start(3, -DAY);
     servers.set(0);
     eventually(SOON, "they are a day old", || {
         servers.fleet[0].info("uptime_in_seconds").parse::<i64>().is_ok_and(|up| up >= DAY)
@@ -97,7 +97,7 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
 #[ignore = "needs gcc: apt-get install gcc"]
 fn a_clock_that_jumps_is_reported_and_quarantined() {
     for by in [3600, -3600, 5] {
-        let servers = Elsewhere::start(1, 0);
+        let servers = ServersWithClock::start(1, 0);
         let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
         let settings = settings.max_ttl(SECOND).probe_interval(millis(200));
         let mut embedded = Loop::new(settings);

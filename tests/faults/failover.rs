@@ -18,7 +18,7 @@ impl Failover {
         Failover::with(1, &[])
     }
 
-    /// Servers with more arguments, which are for the promoted one, too.
+    /// Starts all servers with these arguments, too, because any of them may become the master.
     pub(super) fn with(replicas: usize, arguments: &[&str]) -> Failover {
         let all = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
         let fleet = Fleet::with(replicas + 1, &all);

@@ -98,7 +98,7 @@ impl Failovers {
             vec![user("auth-user", OTHERS[1]), user("auth-pass", PASSWORD)]
         });
         let mut failovers = Failovers { fleet, sentinels, master: 0 };
-        (0..SERVERS).for_each(|server| failovers.keep_out_strangers(server));
+        (0..SERVERS).for_each(|server| failovers.limit_the_default_user(server));
         failovers.wait_for_replicas();
         failovers.sentinels.wait_until_they_know(SERVERS - 1);
         failovers.sentinels.watch_closely();
@@ -117,8 +117,9 @@ impl Failovers {
         });
     }
 
-    /// A Sentinel whose user is off goes on as the default user: lets it do nothing as that.
-    fn keep_out_strangers(&self, server: usize) {
+    /// If a Sentinel's user is switched off, the Sentinel goes on as the default user. So this
+    /// takes the commands of a Sentinel from the default user.
+    fn limit_the_default_user(&self, server: usize) {
         let rule = ["ACL", "SETUSER", "default", "-ping", "-replicaof", "-slaveof"];
         assert!(self.fleet[server].command(&rule).is_ok());
     }
@@ -163,7 +164,7 @@ impl Failovers {
             Fault::Stopped => {}
             Fault::Killed => {
                 self.fleet[old].restart();
-                self.keep_out_strangers(old);
+                self.limit_the_default_user(old);
             }
         }
         self.wait_for_replicas();
@@ -171,7 +172,7 @@ impl Failovers {
 }
 
 /// Fails over until the time is over, or until two clients believed in the lock at one time.
-/// Returns how often they did, and how often somebody had the lock.
+/// Returns how often they did, and how often any client had the lock.
 fn play(replicas: u32, length: Duration) -> (usize, usize) {
     let mut servers = Failovers::start();
     let shared = Arc::new(Shared {

@@ -23,8 +23,8 @@ fn start(replicas: usize, max_lag: Duration) -> Failover {
     Failover::with(replicas, &[arguments.as_slice(), &often].concat())
 }
 
-/// How many replicas the master takes for near enough to write.
-fn near(servers: &Failover) -> usize {
+/// How many replicas the master counts for `min-replicas-to-write`.
+fn count_good_replicas(servers: &Failover) -> usize {
     let count = servers.fleet[0].info("min_slaves_good_slaves");
     count.parse().expect("it is a number")
 }
@@ -34,7 +34,7 @@ fn unread(servers: &Failover) -> usize {
     let own = format!("0100007F:{:04X}", servers.fleet[0].port());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // Of its own address, in the state ESTABLISHED.
+    // The connections of the server's own address in the state ESTABLISHED.
     let open = lines.filter(|words| words.get(1) == Some(&own.as_str()) && words[3] == "01");
     open.filter(|words| !words[4].ends_with(":00000000")).count()
 }
@@ -73,7 +73,9 @@ fn with_one_replica_left(
     servers.promote();
     servers.follow(2, servers.fleet[1].port());
     // From now on the master writes for the sake of the third replica alone.
-    drive_until(&holder, 6 * SOON, "two replicas are cut off", || near(&servers) == 1);
+    drive_until(&holder, 6 * SOON, "two replicas are cut off", || {
+        count_good_replicas(&servers) == 1
+    });
     goes_on(&servers, (&holder, &guard));
 }
 

@@ -115,7 +115,7 @@ fn extensions_end(ttl: Duration) {
 
 /// Checks that the holder was warned once at most of each deadline, and of the last one.
 #[track_caller]
-fn check_warned_once(told: &Told) {
+fn check_warned_once(told: &ReportedLoss) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
     assert_eq!(told.warnings.last(), Some(&told.deadline), "not warned of the end");
 }

@@ -148,7 +148,7 @@ fn a_refused_ttl_sends_no_byte_at_all() {
     let urls = [listener.url()];
     let client = Client::connect(plain(urls)).unwrap();
     // The listener does not answer the handshake, so the client may connect again before the test
-    // looks at the counts once more.
+    // reads the counts once more.
     let handshakes = |listener: &CountingListener| (listener.connections(), listener.bytes());
     let before = handshakes(&listener);
     for ttl in [Duration::ZERO, millis(1), Duration::MAX] {

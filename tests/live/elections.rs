@@ -70,7 +70,7 @@ fn candidates_of_blocking_clients_lead_one_after_the_other() {
     eventually(SOON, "the next one is seen", seen);
     assert!(one.resign(first, SECOND).is_err(), "it does not lead");
 
-    // Whoever withdraws gives the lock back.
+    // A candidate that withdraws gives the lock back.
     two.withdraw(second);
     one.withdraw(first);
     let is_free = |node: &crate::support::Node| node.get(NAME).is_none();

@@ -25,8 +25,8 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         let what = "it has the key again";
         let took = client.drive_until(SHORT, what, || node.get("a").as_ref() == Some(&token));
         println!("kept, ttl {SHORT:?}: deleted on one of five: healed after {took:?}");
-        // The heal sets what is left of the lock by the client's count: by the drift less than on
-        // the other nodes.
+        // The heal gives the key the time until the client's deadline. By the drift, that is less
+        // than the key has on the other nodes.
         let others = fleet.iter().filter(|other| other.port() != node.port());
         let others = others.map(|other| other.pttl("a")).min().unwrap_or_default();
         let left = node.pttl("a");

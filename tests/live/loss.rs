@@ -19,13 +19,13 @@ const LOSSES: &str = "REDLATCH_TEST_LOSSES";
 const TRIES: usize = 20;
 
 /// A plain timer that is late by less than this counts as in time.
-const LATE_BY_NOTHING: Duration = millis(1);
+const LATEST_IN_TIME: Duration = millis(1);
 
 /// Loses locks until one loss is reported before its deadline. A report after its deadline may be
-/// late only by as much as a plain timer allows. If five are late while plain timers were in time,
-/// that is a fault.
+/// late only by as much as a plain timer allows. If five reports are late while plain timers were
+/// in time, the test fails.
 #[track_caller]
-fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
+fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> ReportedLoss) {
     let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());
     let timer = PlainTimer::start();
     let (mut in_time, mut late) = (0, 0);
@@ -49,7 +49,7 @@ fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
             }
         }
         assert!(after <= limit, "told {after:?} after the deadline, a plain timer {plain:?}");
-        late += usize::from(plain < LATE_BY_NOTHING && told.before_the_deadline().is_none());
+        late += usize::from(plain < LATEST_IN_TIME && told.before_the_deadline().is_none());
     }
     println!("{what}: {in_time} in time; {late} were not, though a plain timer was");
     assert!(late < 5, "{what}: it is never told before the deadline");

@@ -70,12 +70,12 @@ fn fleet_and_loop(nodes: usize) -> (Fleet, Loop) {
 trait Watched {
     fn wait_ready(&self, nodes: usize);
     fn drive_until(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration;
-    fn until_lost(&self, guard: &Guard<'_>) -> Told;
+    fn until_lost(&self, guard: &Guard<'_>) -> ReportedLoss;
 }
 
 /// How the loss of a lock with auto-extend was reported.
 #[derive(Debug)]
-struct Told {
+struct ReportedLoss {
     error: Error,
     /// The deadlines of which the client warned.
     warnings: Vec<redlatch::clock::Instant>,
@@ -85,7 +85,7 @@ struct Told {
     deadline: redlatch::clock::Instant,
 }
 
-impl Told {
+impl ReportedLoss {
     /// How long before the deadline the report came; `None` if it came later.
     fn before_the_deadline(&self) -> Option<Duration> {
         let early = self.deadline.saturating_since(self.at);
@@ -114,7 +114,7 @@ impl Watched for Client {
 
     /// Drives until the loss of the lock is reported.
     #[track_caller]
-    fn until_lost(&self, guard: &Guard<'_>) -> Told {
+    fn until_lost(&self, guard: &Guard<'_>) -> ReportedLoss {
         let mut deadline = guard.deadline().expect("it is held");
         let mut warnings = Vec::new();
         let start = Instant::now();
@@ -131,7 +131,7 @@ impl Watched for Client {
                     LockUpdateKind::Expiring { deadline, .. } => warnings.push(deadline),
                     LockUpdateKind::Lost(error) => {
                         let at = clock::now();
-                        return Told { error, warnings, at, deadline };
+                        return ReportedLoss { error, warnings, at, deadline };
                     }
                     other => panic!("{other:?}"),
                 }

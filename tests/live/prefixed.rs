@@ -62,7 +62,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     ours.drive_until(SOON, "the waiter was woken", || waiting.is_finished());
     println!("woken after {:?}", start.elapsed());
     waiting.join().unwrap().unwrap();
-    // A push tells the client of a renewed lock that the key is gone.
+    // A push notifies the client of a renewed lock that the key is gone.
     let guard = ours.lock("b", kept(30 * SECOND)).unwrap();
     assert_eq!(other.dangerously_force_release("b").unwrap(), ReleaseOutcome::Released);
     let told = ours.until_lost(&guard);

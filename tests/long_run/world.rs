@@ -305,7 +305,7 @@ impl World {
 
 /// Lets time pass, and brings about faults.
 impl World {
-    /// Lets time pass. The callers take the completions meanwhile.
+    /// Lets time pass, and meanwhile takes the completions of each client, as its callers would.
     fn pass(&mut self, by: Duration) {
         let until = self.net.now().saturating_add(by);
         while let Some(client) = self.net.run(until) {

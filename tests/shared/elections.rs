@@ -129,7 +129,8 @@ fn term_that_is_lost_ends_and_the_candidate_asks_again_only_after_it_is_dropped(
     assert!(matches!(lost.wait(), Error::Lost { reason: LostReason::Gone, .. }));
     assert!(term.check().is_err() && !me.is_leading());
     assert!(matches!(change(&mut me), Ok(Standing::Following(None))));
-    // Looks go on, and nobody leads while the holder has not given the term up.
+    // Observers see no leader: the candidate asks for the lock again only after its caller has
+    // dropped the lost term.
     for _ in 0..3 {
         assert_eq!(election(&client).observe().leader().wait(), Ok(Leadership::Nobody));
     }

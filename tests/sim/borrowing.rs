@@ -18,7 +18,7 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Borrowed {
     token: LockToken,
-    /// The belief of the user, once an extend was won.
+    /// The number of the user's belief in the checker, from the first extend that was won.
     belief: Option<usize>,
     /// The extend that is in flight.
     asked: Option<(Op, u64)>,

@@ -305,7 +305,8 @@ impl Picture<'_> {
         };
         let (middle, right) = (top + height / 2.0, area.left + area.width);
         self.svg.text(word, (area.left + 8.0, middle), TEXT.ink(ink));
-        // The word for its end is written inside the area, if there is room for both words.
+        // The word for the end of the absence is written inside the area, if there is room for both
+        // words.
         if absence.ended && area.width > room {
             self.svg.text(back, (right - 6.0, middle), TEXT.ink(ink).ending());
         } else if absence.ended {

@@ -89,7 +89,8 @@ fn run_checks(options: &Options) -> Result<u8, Refusal> {
     let patience = patience(&config);
     let examined = start(&config, patience)?;
     let encrypted: Vec<bool> = config.get_addresses().iter().map(Address::is_encrypted).collect();
-    // A list that is written once refuses other lists, and the one given here may be the wrong one.
+    // Where no list of masters is, a client that checks lists writes its own, and clients with
+    // another list are refused from then on. The list given to doctor may be the wrong one.
     let met = meeting::meet(config.check_members(false))?;
     let seen = gather(&examined, met.len(), patience);
     let how = Use {

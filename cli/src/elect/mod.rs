@@ -244,7 +244,8 @@ impl Elect<'_> {
     fn end_term(&mut self, campaign: CampaignId, pause: Duration) {
         let engine = &mut self.session.event_loop.engine;
         if !pause.is_zero() {
-            // The lock is released already. So only the pause counts, and not how this ends.
+            // The lock is released already. So only the pause matters here, and not the result of
+            // this request.
             let _ = engine.resign(campaign, pause, 0);
         }
         engine.end_term(campaign);

@@ -36,7 +36,8 @@ impl Term {
 
 impl Beside for Term {
     fn turn(&mut self, event_loop: &mut EventLoop, log: &mut Log) {
-        // The ends of the campaign's own requests count only once the completions were taken.
+        // The engine passes the ends of the campaign's own requests to the campaign when the
+        // completions are polled.
         while event_loop.engine.poll_completion().is_some() {}
         while let Some(change) = event_loop.engine.poll_standing() {
             match change.standing {

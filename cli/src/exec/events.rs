@@ -110,8 +110,8 @@ pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
 }
 
 /// The lock was released. The nodes in `unsettled` have not confirmed the release yet, so the key
-/// may stay on them for its ttl. If there are any, `-v` is not needed to see the event, also if a
-/// majority has confirmed the release.
+/// may stay on them for its ttl. If there are any, the event is printed without `-v`, too, even if
+/// a majority has confirmed the release.
 pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, core: &Coordinator) {
     let all = core.settings().nodes.len();
     let (outcome, weight, text) = match released {
@@ -160,7 +160,7 @@ pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
     log.event(Weight::Detail, "child_exit", fields, &text);
 }
 
-/// Which nodes cannot be asked, or do not count, and why.
+/// Which nodes cannot be asked, or whose grants do not count, and why.
 fn node_states(report: &Report) -> String {
     let trouble = |node: &NodeReport| match (node.reply, node.quarantine) {
         (NodeReply::Failed(_), _) => Some(format!("{} {}", node.label, node.reply)),

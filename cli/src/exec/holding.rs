@@ -11,7 +11,7 @@ use crate::event_loop::EventLoop;
 use crate::key_names::KeyNames;
 use crate::output::Refusal;
 
-/// How long to wait for the nodes that did not answer before the majority did. Their grants only
+/// How long to wait for the other nodes after a majority has granted the lock. Their grants only
 /// make the reported number of nodes right.
 const LATE_ANSWERS: Duration = Duration::from_millis(10);
 

@@ -50,7 +50,7 @@ struct Process {
 #[derive(Debug)]
 struct Scan {
     members: Vec<Process>,
-    /// `members` are all: no process that may be one came or went during the scan.
+    /// `members` has all members: no process that may be one started or ended during the scan.
     complete: bool,
 }
 
@@ -325,8 +325,8 @@ mod tests {
         // started later.
         assert_eq!(scan(&[process(12, 11)], &[11], &[]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(12, 11)]), (0, false));
-        // In turn: the parent is dead but still listed; it was started after the first list, too;
-        // it has ended, so that the child is redlatch's now.
+        // In the next three cases the parent is dead but still listed; or was started after the
+        // first list, too; or has ended, so that the child is redlatch's now.
         let dead = Process { dead: true, ..process(11, 9) };
         assert_eq!(scan(&[dead], &[], &[process(12, 11)]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));
@@ -352,9 +352,9 @@ mod tests {
             (members, scan.complete)
         };
         assert_eq!(found(false, &all, &[]), (vec![11], true));
-        // A process that the job starts during the look is the job's.
+        // A process that the job starts during the scan is the job's.
         assert_eq!(found(false, &all, &[process(22, 20)]), (vec![11], true));
-        // Another process may get the job's number, once the job has been waited for.
+        // Another process may get the job's number, once the job has been reaped.
         let later = Process { started: 2, ..process(20, 9) };
         assert_eq!(found(false, &[later], &[]), (vec![20], true));
         // The job's child became redlatch's when the job ended. If CMD has a group, the child is

@@ -43,7 +43,7 @@ pub trait Beside {
     fn variable(&self) -> Option<(&'static str, String)>;
 }
 
-/// `exec` does nothing else.
+/// `exec` does nothing beside CMD.
 impl Beside for () {
     fn turn(&mut self, _: &mut EventLoop, _: &mut Log) {}
 

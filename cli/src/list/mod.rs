@@ -101,7 +101,7 @@ fn list(options: &Options) -> Result<u8, Refusal> {
     Ok(if is_quorum && listed >= majority(all) { exit::DONE } else { exit::NO_QUORUM })
 }
 
-/// Whether enough nodes can be asked what they hold. Else no lock is known.
+/// Whether a quorum of nodes can be asked what they hold. If not, it is not known who holds a lock.
 pub fn is_quorum_usable(event_loop: &EventLoop) -> bool {
     let core = event_loop.engine.coordinator();
     let all = core.settings().nodes.len();

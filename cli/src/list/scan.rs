@@ -18,7 +18,7 @@ use crate::connection::{Answer, Connection, Patience, Tls, Trouble, tls};
 const PORTION: &str = "1000";
 /// How long a pass over a node may take.
 const LONGEST_PASS: Duration = Duration::from_secs(60);
-/// How many locks a pass returns for each node at most: more than a person reads. Whoever needs
+/// How many locks a pass returns for each node at most: more than a person reads. A user who needs
 /// others gives a pattern.
 pub const MOST_LOCKS: usize = 10_000;
 

@@ -26,13 +26,13 @@ use crate::signals;
 /// How long a server may take for one request, besides the longest waits for its answers.
 const ONE_REQUEST: Duration = Duration::from_secs(10);
 
-/// How long a wait for a node may last before the tool looks for signals again.
+/// For how long the tool may wait for a node before it checks again whether a signal came.
 const ONE_LOOK: Duration = Duration::from_millis(200);
 
 /// The poller's token of the signals.
 const SIGNALS: Token = Token(0);
 
-/// What a place answered.
+/// The answer of the server at a place in the list of URLs.
 type Said = Result<Answer, Trouble>;
 
 /// The servers, and what the tool does with them.
@@ -42,7 +42,7 @@ struct Tool<'a> {
     urls: Vec<String>,
     config: Config,
     change: Change,
-    /// A step is decided, and not agreed yet.
+    /// The next list is decided, and it is not known yet that all clients count by it.
     has_decided: bool,
     ending: Ending,
 }
@@ -225,7 +225,7 @@ fn at_each<T: At + Send, R: Send>(
     })
 }
 
-/// Work at a place.
+/// Work at one of the servers, which `place` names by its index in the list of URLs.
 trait At {
     fn place(&self) -> usize;
 }
@@ -274,7 +274,8 @@ fn ask(connection: &mut Connection, request: Request) -> Said {
     }
 }
 
-/// What the answer says; `None` if the server could not be asked, or not now.
+/// The list that the answer shows; `None` if the server could not be asked, or could not answer
+/// now.
 fn state(said: &Said) -> Option<MembersState> {
     match said {
         Ok(Answer::Text(text)) if text.is_empty() => Some(MembersState::Blank),

@@ -1,6 +1,5 @@
 //! `redlatch members`: shows the list of masters that each server has, and says whether it is the
-//! same on all of them. Changes nothing, also with `--check-members`, unless it is told to
-//! (`change`).
+//! same on all of them. Only an action (`change.rs`) changes a list; `--check-members` does not.
 //!
 //! The hazard is to take a list for agreed that a server did not confirm: so a server that could
 //! not be asked is never counted as one that has the list.

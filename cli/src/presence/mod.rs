@@ -86,7 +86,7 @@ impl Presence {
 
     /// Reports that the lock is waited for.
     pub fn waiting(&mut self) {
-        self.tell_manager("STATUS=waiting for", "");
+        self.notify_manager("STATUS=waiting for", "");
     }
 
     /// Begins anew: the lock that was held is over, and another one is wanted.
@@ -106,7 +106,7 @@ impl Presence {
 
     /// Reports that CMD has been started, or that the caller of `hold` may begin its work.
     pub fn ready(&self) {
-        self.tell_manager("STATUS=holds", "\nREADY=1");
+        self.notify_manager("STATUS=holds", "\nREADY=1");
     }
 
     /// Records that the lock now lasts until `deadline`.
@@ -118,7 +118,7 @@ impl Presence {
     pub fn lost(&mut self, event_loop: &EventLoop) {
         self.course.lost();
         self.not_held(event_loop);
-        self.tell_manager("STATUS=lost", "");
+        self.notify_manager("STATUS=lost", "");
     }
 
     /// Reports that the lock is not held any more. Call it before the lock is released.
@@ -154,7 +154,7 @@ impl Presence {
         if let Some(file) = &mut self.ready_file {
             file.remove();
         }
-        self.tell_manager("STATUS=done with", "\nSTOPPING=1");
+        self.notify_manager("STATUS=done with", "\nSTOPPING=1");
         self.course.over(clock::now(), code);
         if let Some(file) = self.metrics {
             file.finish(&self.course);
@@ -169,10 +169,10 @@ impl Presence {
     }
 
     /// Sends the service manager a status about the key, followed by other messages.
-    fn tell_manager(&self, status: &str, more: &str) {
+    fn notify_manager(&self, status: &str, more: &str) {
         if let Some(manager) = &self.manager {
             // A key may contain line ends, which would begin another message.
-            manager.tell(&format!("{status} {}{more}", shown(self.course.key())));
+            manager.notify(&format!("{status} {}{more}", shown(self.course.key())));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! There are two hazards. A file that an earlier run left after `kill -9` reports a lock that is
 //! not held, so it is removed. The file of another redlatch that still holds its lock must stay. A
-//! holder keeps its file locked (flock), and the system unlocks it when that process ends. So the
-//! two differ even if another process got the number in the file.
+//! holder keeps its file locked (flock), and the system unlocks it when that process ends. So this
+//! distinguishes the two files even if another process got the number in the file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ impl ReadyFile {
     /// Writes the file, with our process number, and locks it.
     pub fn write(&mut self) -> Result<(), Refusal> {
         let refused = |why: String| refused(&self.path, &why);
-        // Keeps a file that a killed process left locked until the new one has replaced it, so that
-        // no other process can take it.
+        // If a killed process left a file here, our lock on it lasts until our new file has
+        // replaced it, so that no other process can take it in between.
         let _left = match find_at_path(&self.path).map_err(refused)? {
             AtPath::Nothing => None,
             AtPath::Left(file) => Some(file),

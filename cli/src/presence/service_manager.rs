@@ -41,7 +41,7 @@ impl ServiceManager {
     }
 
     /// Sends a message, which has one assignment on each line.
-    pub fn tell(&self, message: &str) {
+    pub fn notify(&self, message: &str) {
         // If the socket has no room, or no manager reads it, the message is dropped.
         let _ = self.socket.send_to_addr(message.as_bytes(), &self.address);
     }
@@ -50,7 +50,7 @@ impl ServiceManager {
     pub fn feed_watchdog(&mut self, now: Instant) -> Option<Instant> {
         let every = self.every?;
         if self.next <= now {
-            self.tell("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
             self.next = now.saturating_add(every);
         }
         Some(self.next)

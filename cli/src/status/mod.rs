@@ -1,6 +1,6 @@
 //! `redlatch status`: prints what every node holds, and whether that makes a lock. Changes nothing.
 //!
-//! The hazard is to rely on the output: the state may have changed before somebody reads it.
+//! The hazard is to rely on the output: the state may have changed before it is read.
 
 pub mod keys;
 pub mod nodes;

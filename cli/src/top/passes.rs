@@ -18,7 +18,7 @@ const PAUSE: u32 = 9;
 /// The handle of the thread. When it is dropped, the thread ends after its present pass.
 pub struct Passes {
     found: Receiver<Found>,
-    /// Nothing is sent over this channel. Dropping this end tells the thread to end.
+    /// Nothing is sent over this channel. The thread ends when this end is dropped.
     _end: Sender<()>,
 }
 

@@ -43,7 +43,7 @@ fn assert_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
 
 #[test]
 #[ignore = "needs unshare: root and apt-get install util-linux"]
-fn exec_in_a_session_without_a_number_stops_all_of_cmd_in_time() {
+fn exec_in_a_session_of_another_namespace_stops_all_of_cmd_in_time() {
     for flags in [&[][..], &["--foreground"]] {
         let (fleet, desk) = Desk::with_fleet(3);
         let redlatch = endless(&fleet, &desk, flags);

@@ -16,7 +16,7 @@ impl Engine {
     /// term, without a bound unless the options have one. The wait of the options is ignored: a
     /// candidate waits for as long as the campaign goes on.
     ///
-    /// What comes of it is reported by [`poll_standing`](Engine::poll_standing), with `data`.
+    /// [`poll_standing`](Engine::poll_standing) reports its changes, with `data`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -124,8 +124,8 @@ impl Engine {
         self.coordinator.proclaim(campaign, address, clock::now())
     }
 
-    /// Asks the leader that was seen to step down, and to stay out for `pause`. It reads that at
-    /// its next look, within a second; whether it has stepped down, the next observation says.
+    /// Asks the leader that was seen to step down, and to stay out for `pause`. It reads that
+    /// within about a second. Observe the election to see whether it has stepped down.
     ///
     /// # Errors
     /// Before anything is sent: an invalid name, or [`Error::Busy`].

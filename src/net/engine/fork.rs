@@ -11,8 +11,8 @@ impl Engine {
     /// [`prepare`](Engine::prepare), and in every [`flush`](Engine::flush) that has something to
     /// write. Those are the calls that may write to a socket or set the timer.
     ///
-    /// No other call looks for a fork, because each look is a system call. So one look stands for
-    /// a whole turn, and a program must not fork inside a turn and go on with it in the child:
+    /// No other call checks for a fork, because each check is a system call. So one check counts
+    /// for a whole turn, and a program must not fork inside a turn and go on with it in the child:
     ///
     /// * [`handle_event`](Engine::handle_event) would read answers that belong to the parent.
     /// * [`poll_completion`](Engine::poll_completion) would hand out a lock that was granted

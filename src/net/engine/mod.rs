@@ -131,7 +131,7 @@ impl Engine {
     ///
     /// Names are looked up here, side by side, each on a short-lived thread. The call blocks until
     /// the addresses of a quorum are known and the others had as long again (20 ms at least), for
-    /// the connect timeout at most. A name that is late is a node that comes later.
+    /// the connect timeout at most. A node whose name is found later than that joins later.
     ///
     /// # Errors
     /// A setting that cannot work, or the system refuses what is needed.

@@ -112,7 +112,7 @@ impl Engine {
             Ok(false) if stream.is_encrypting() => self.coordinator.handle_encrypting(node),
             Ok(false) => {}
             Ok(true) => {
-                // The TLS handshake may have begun and ended since the last look.
+                // The TLS handshake may have begun and ended since the last call.
                 if stream.is_encrypting() {
                     self.coordinator.handle_encrypting(node);
                 }
@@ -130,8 +130,8 @@ impl Engine {
     }
 
     /// # Errors
-    /// If the caller's function panics. Only that node fails: if the panic left the turn in its
-    /// middle, the poller would not report the other sockets again.
+    /// If the caller's function panics. Then only that node fails. The panic is caught, because it
+    /// would end the turn half-way, and the poller would not report the other sockets again.
     fn ask_for_credentials(&mut self, node: NodeId) -> io::Result<()> {
         let Some(ask) = &self.credentials else { return Ok(()) };
         let label = &self.coordinator.settings().nodes[node.index()].label;

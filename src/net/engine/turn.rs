@@ -23,10 +23,10 @@ impl Engine {
     }
 
     /// Does what is due and writes what was requested, but does not plan the sleep that follows.
-    /// For a caller that has looked for a fork in the same turn.
+    /// For a caller that has checked for a fork in the same turn.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
-        self.observer.look_at_nodes(&mut self.coordinator);
+        self.observer.report_node_events(&mut self.coordinator);
     }
 
     /// Whether the driver can sleep without a timeout, because the alarm wakes it.
@@ -66,7 +66,8 @@ impl Engine {
         // The holder of an auto-extended lock has to learn of a loss in time, also after the
         // machine was suspended.
         let in_suspend = self.coordinator.auto_extended_locks() > 0;
-        // The alarm of such a poll would go off long after the key was handed over.
+        // What may be late is the poll of a waiter in line. The poller's own timeout is good enough
+        // for it: usually a node hands the key over long before.
         if in_suspend || self.has_alarm() || !self.coordinator.may_be_late(due) {
             self.alarm.wake_at(due, now, in_suspend);
         }
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// As [`flush`](Engine::flush), for a caller that has looked for a fork in the same call.
+    /// As [`flush`](Engine::flush), for a caller that has checked for a fork in the same call.
     pub(crate) fn flush_unforked(&mut self) {
         if self.has_something_to_write() {
             self.write_out();
@@ -112,7 +113,7 @@ impl Engine {
     }
 
     /// The next request that ended. A lock is handed out only before its deadline. This call does
-    /// not look for a fork: see [`check_fork`](Engine::check_fork).
+    /// not check for a fork: see [`check_fork`](Engine::check_fork).
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if !self.coordinator.has_completions() {
             return None;

@@ -33,7 +33,7 @@ impl Engine {
         Some(update)
     }
 
-    /// Notices the loss of a lock as if the lock was renewed, but does not extend it.
+    /// From now on reports the loss of this lock as that of a renewed one, but does not extend it.
     pub(crate) fn watch(&mut self, lock: &Lock) {
         self.coordinator.watch(lock, clock::now());
     }

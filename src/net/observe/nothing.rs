@@ -59,7 +59,7 @@ impl Observer {
     pub fn updated(&mut self, _: &LockUpdate) {}
 
     #[inline]
-    pub fn look_at_nodes(&mut self, _: &mut Coordinator) {}
+    pub fn report_node_events(&mut self, _: &mut Coordinator) {}
 
     #[inline]
     pub fn next_node_event(&mut self, core: &mut Coordinator) -> Option<NodeEvent> {

@@ -220,7 +220,7 @@ impl Observer {
 
     /// Reports the events of the nodes since the last call, and keeps them for the caller.
     #[inline]
-    pub fn look_at_nodes(&mut self, core: &mut Coordinator) {
+    pub fn report_node_events(&mut self, core: &mut Coordinator) {
         if is_on() {
             while let Some(event) = core.poll_node_event() {
                 self.report(Report::of_node(event, core));
@@ -234,7 +234,7 @@ impl Observer {
 
     /// Returns the next event of a node to the caller.
     pub fn next_node_event(&mut self, core: &mut Coordinator) -> Option<NodeEvent> {
-        self.look_at_nodes(core);
+        self.report_node_events(core);
         self.nodes.pop_front().or_else(|| core.poll_node_event())
     }
 

@@ -1,7 +1,8 @@
 //! The handshake: what is asked on a new connection, and whether the node may be used.
 //!
-//! The hazard is order: a node is admitted only after it is known what it may have forgotten, and
-//! the pending releases are the first thing that is sent to it then.
+//! The hazard is order: the client admits a node only after it knows what the node may have
+//! forgotten. It then sends the commands that end its earlier connections to the node, and the
+//! pending releases, before anything else.
 
 use crate::proto::cluster::restart_guard;
 use crate::proto::cluster::state::{NodeState, Reading};
@@ -144,7 +145,7 @@ impl Cluster {
         self.stats.node(node).connections += 1;
         self.set_node_state(node, self.usable_state(node, now));
         if self.nodes[node.index()].list_is_old {
-            // The process stood still during the handshake.
+            // This process did not run for so long during the handshake that the list is too old.
             self.suspect(node, now);
         }
         self.end_earlier_connections(node, now);

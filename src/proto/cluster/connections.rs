@@ -20,9 +20,10 @@ use crate::proto::wire::members::MembersState;
 /// to change before it may be used.
 const PATIENCE: u32 = 10;
 
-/// How many earlier connections of a node are remembered, to be ended. Each was ready once, and was
-/// lost with a question unanswered. Beyond this number the oldest is forgotten, and the keys that
-/// were asked for on it are released twice.
+/// How many lost connections of a node the client remembers, to end them by `CLIENT KILL`. Each was
+/// ready once, and was lost with an unanswered question that may create or extend a key. Beyond
+/// this number the client forgets the oldest. Nothing then proves that the node executes nothing
+/// more of it, so the client releases such keys twice.
 const EARLIER_CONNECTIONS: usize = 8;
 
 impl Cluster {
@@ -217,7 +218,8 @@ impl Cluster {
         }
     }
 
-    /// Asks the node to end its earlier connections. These are the first commands on a new one.
+    /// Asks the node to end its earlier connections. These are the first commands after the
+    /// handshake.
     pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         for &client_id in &entry.earlier {

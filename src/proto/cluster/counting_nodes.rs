@@ -32,8 +32,9 @@ impl Cluster {
         self.floor_by_marker(node).max(by_list)
     }
 
-    /// Takes note of the moment at which this client began to count the node by its list. A quorum
-    /// of a list that was changed twice may be of nodes that missed the locks of the first list.
+    /// Takes note of the moment at which this client began to count the node by its list. After two
+    /// changes of the list, a quorum may consist of nodes that never had the locks of the first
+    /// list.
     /// Those locks were granted before the second change, and their numbers are below this moment.
     pub(super) fn set_list_floor(&mut self, node: NodeId, now: Instant) {
         let is_changed = self.has_changed_list();
@@ -45,9 +46,10 @@ impl Cluster {
         }
     }
 
-    /// A command that was in flight when the node forgot its counters may have started one
-    /// immediately, and not after the quarantine. The node marker has the time from which the node
-    /// is known to remember.
+    /// The floor that follows from the node marker, which has the time since which the node has
+    /// forgotten nothing, as far as clients know. The floor is needed because a command that was in
+    /// flight when the node forgot its counters may have started a counter at once, and not after
+    /// the quarantine.
     fn floor_by_marker(&self, node: NodeId) -> u64 {
         let vetted = &self.nodes[node.index()].vetted;
         let (since, vouched) = match (vetted.marker, vetted.micros) {
@@ -65,8 +67,8 @@ impl Cluster {
         counters::start_at(u128::from(since) + quarantine).max(counters::LEAST)
     }
 
-    /// Whether a node may be asked to count by a transaction. Its marker has to give a floor, by
-    /// which a vote from a counter is noticed that was not there.
+    /// Whether a node may be asked to count by a transaction. Its marker has to give a floor: a
+    /// vote below it shows that the node did not have the counter.
     pub fn takes_transactions(&self, node: NodeId) -> bool {
         let refuses = self.nodes[node.index()].connection.refuses_transactions();
         !refuses && self.counter_floor(node) > counters::LEAST

@@ -1,4 +1,4 @@
-//! What matters of the cluster for the future: see [`crate::proto::fingerprint`].
+//! The parts of the cluster on which its next steps can depend: see [`crate::proto::fingerprint`].
 
 use crate::proto::cluster::node::Node;
 use crate::proto::cluster::restart_guard::QuarantineReason;
@@ -24,7 +24,7 @@ impl Cluster {
             changes,
             events: _,
             channel,
-            // The search does not check lists.
+            // The clients of the search (`tests/model`) do not check lists of masters.
             list: _,
             lists_until: _,
             awaits_lists: _,

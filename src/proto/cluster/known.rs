@@ -24,7 +24,7 @@ pub struct Sighting {
 pub struct Known {
     /// What the node reported when it was vetted last.
     pub info: Info,
-    /// The marker.
+    /// The node marker that the client saw last.
     pub marker: MarkerState,
     /// When the client last saw that marker.
     pub sighting: Option<Sighting>,
@@ -34,7 +34,8 @@ pub struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
     /// The node has forgotten nothing since the last sighting: the marker is the known one, or a
-    /// client carried that over to another identity of the node, or an operator vouched since.
+    /// client has copied its time into a marker for another identity of the node, or an operator
+    /// has vouched for the node since.
     Same,
     /// A client wrote the marker since the last sighting: the node had forgotten something.
     New,

@@ -3,8 +3,8 @@
 //!
 //! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command
 //! from then on. So such a node is not asked to subscribe, and its waiters poll. A node behind a
-//! proxy that drops the confirmation is not asked a second time, because the client took the next
-//! reply for the answer.
+//! proxy that drops the confirmation is not asked a second time, because the client would again
+//! take the next reply for the confirmation.
 
 use crate::proto::cluster::{Change, Cluster};
 use crate::proto::node_set::NodeId;
@@ -29,7 +29,7 @@ pub(super) enum Listening {
 }
 
 impl Cluster {
-    /// Whether the client listens on its connections.
+    /// Whether the client listens to its channel on its connections.
     pub fn is_listening(&self) -> bool {
         self.channel.is_some()
     }

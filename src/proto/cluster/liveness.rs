@@ -35,7 +35,8 @@ impl Cluster {
         }
     }
 
-    /// The node is not asked anything new, until it has caught up or is given up.
+    /// From now on the client asks the node nothing new, until the node has caught up or the client
+    /// gives up the connection.
     pub(super) fn suspect(&mut self, node: NodeId, now: Instant) {
         self.set_node_state(node, NodeState::Suspect);
         let reset_after = self.settings.reset_after;

@@ -64,7 +64,7 @@ fn is_local(address: &str) -> bool {
 }
 
 impl Node {
-    /// Whether the client knows which list the node has: it was asked on the present connection.
+    /// Whether the node has answered on the present connection which list it has.
     fn has_said_its_list(&self) -> bool {
         let open = self.state.is_usable() || self.state == NodeState::Suspect;
         (open || self.awaits_list) && self.members != MembersState::Unavailable
@@ -75,7 +75,7 @@ impl Node {
         self.has_said_its_list() || self.is_past_the_list
     }
 
-    /// Whether the node was added to the list, and clients may still count by the list before.
+    /// Whether the node was added to the list, and clients may still count by the previous list.
     fn is_joining(&self) -> bool {
         self.members.listed().is_some_and(|it| {
             let was_member = it.previous.iter().any(|member| member.id == it.id);
@@ -95,8 +95,9 @@ impl Node {
 }
 
 impl Cluster {
-    /// The nodes that were added to the list while clients may still count by the list before. If a
-    /// waiter takes a key there, its holder, which may need that vote to extend the lock, cannot.
+    /// The nodes that were added to the list while clients may still count by the previous list. If
+    /// a waiter takes a key there, the holder of the lock cannot extend it if it needs the vote of
+    /// that node.
     pub fn joining(&self) -> NodeSet {
         self.all_nodes().iter().filter(|node| self.nodes[node.index()].is_joining()).collect()
     }
@@ -124,8 +125,8 @@ impl Cluster {
         self.awaits_lists = self.nodes.iter().any(|entry| entry.list_is_old);
     }
 
-    /// Before nodes are asked: holds back those whose list was read too long ago, for example
-    /// because the process stood still. Returns whether any node is held back.
+    /// Called before nodes are asked. Holds back those whose list was read too long ago, for
+    /// example because this process did not run. Returns whether any node is held back.
     #[inline]
     pub fn check_lists(&mut self, now: Instant) -> bool {
         if now >= self.lists_until {
@@ -287,7 +288,8 @@ impl Cluster {
                 }
                 (entry.is_outside, entry.list_floor) = (false, None);
                 if entry.last_error == NodeError::OtherList {
-                    // The list before is the cause, so the refusal may not last.
+                    // The node was refused because of the previous list. By this list it may be
+                    // used.
                     (entry.last_error, entry.words) = (NodeError::Unreachable, "".into());
                 }
                 if entry.state == NodeState::Rejected(NodeError::OtherList) {
@@ -321,8 +323,8 @@ impl Cluster {
             self.quorum = list.quorum();
             let outside = |node: &NodeId| self.nodes[node.index()].is_outside;
             let inside: NodeSet = self.all_nodes().iter().filter(|node| !outside(node)).collect();
-            // Where too few are left, the refused ones vote by their refusals, so that a request
-            // does not wait for the others.
+            // If these are fewer than a quorum, all nodes vote. The nodes outside the list then
+            // vote against at once, so that a request does not wait for the others.
             let decides = inside.len() >= self.quorum;
             self.voters = if decides { inside } else { self.all_nodes() };
         }
@@ -511,11 +513,11 @@ impl Cluster {
                 _ => {}
             }
         }
-        // Where all other members were heard, those without a list lost it, too.
+        // If all other members have answered, those without a list have lost it, too.
         shown >= list.quorum() || shown + lost + 1 >= list.members().len()
     }
 
-    /// No node that was heard has a list that all its members have.
+    /// The verdict on a node while the client knows no list that all its members have.
     fn verdict_without_a_list(&self, node: NodeId) -> Verdict {
         let entry = &self.nodes[node.index()];
         let proposal = self.nodes.iter().filter(|entry| entry.has_shown_its_list());

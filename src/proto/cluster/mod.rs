@@ -3,7 +3,7 @@
 //! gives their answers back.
 //!
 //! The cluster sees no record, no deadline and no round. An [`Ask`] carries the id of a record
-//! through the cluster, and nothing here looks at that id.
+//! through the cluster, and nothing here uses that id.
 //!
 //! What the locks have to know of a node comes out as [`Received`] and as [`Change`]s, in the order
 //! in which it happened. The hazard is a change that is acted on late. So the caller of

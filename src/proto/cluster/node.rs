@@ -18,7 +18,8 @@ use crate::proto::wire::members::{MemberId, MembersState};
 pub(super) struct Node {
     pub(super) state: NodeState,
     pub(super) connection: Connection,
-    /// Why the node could not be asked last: its vote while it is not ready.
+    /// Why the node could not be asked when that was tried last. While the node is not ready, this
+    /// is its vote.
     pub(super) last_error: NodeError,
     /// The text of the last error, as the system or the node worded it.
     pub(super) words: Box<str>,
@@ -56,7 +57,7 @@ pub(super) struct Node {
     pub(super) is_outside: bool,
     /// When this client learned that the node was added to the list.
     pub(super) joined: Option<Instant>,
-    /// Whether the node was refused for what it had as its list when that was read last.
+    /// Whether the client refused the node because of the list that it read there last.
     pub(super) has_other_list: bool,
     /// The list is being written by a command in flight.
     pub(super) listing: bool,
@@ -66,7 +67,7 @@ pub(super) struct Node {
     /// Where counters of fencing numbers start at least, if the list was ever changed: at the
     /// moment at which this client began to count by it.
     pub(super) list_floor: Option<u64>,
-    /// The list was looked at in the present handshake.
+    /// The node has passed the check of its list in the present handshake.
     pub(super) is_past_the_list: bool,
     /// How the node marker is written by the command in flight.
     pub(super) marking: Option<Marking>,

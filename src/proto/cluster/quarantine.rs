@@ -32,7 +32,8 @@ impl Cluster {
         let before = self.known_before(node, found, vetted);
         let entry = &mut self.nodes[node.index()];
         entry.sighting = vetted.micros.map(|micros| Sighting { micros, asked_at });
-        // A marker that was to say when an earlier process started is not written for this one.
+        // If a marker was still to be written that says when an earlier process started, it is
+        // dropped: it would be false for this process.
         entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
         let evicted = entry.evicted.take().is_some();
         let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);
@@ -40,8 +41,9 @@ impl Cluster {
         if known.is_some() && !same {
             entry.earlier.clear();
             entry.reading = None;
-            // Another process answers, so the requests that the old one had not executed are over.
-            // If the node does not report its `run_id`, it may still be the old process, so nothing
+            // Another process answers, so no process will execute the requests that the old one had
+            // left. If the node does not report its `run_id`, it may still be the old process, so
+            // nothing
             // is proved. The numbers of earlier connections are forgotten, because they may now
             // belong to other clients.
             let proved = run_id.is_some();
@@ -60,9 +62,10 @@ impl Cluster {
     }
 
     /// What the client knew of the node before its present handshake, and has to compare with what
-    /// it sees now. That is nothing of a former master that may have gone on beside the present one
-    /// but was confirmed by no replica since: then the marker says when the promoted server was met
-    /// first, as it says to a client that begins now.
+    /// it sees now. `None` if replicas have to confirm grants, and a client has met the promoted
+    /// server already. Since the promotion no replica confirmed a grant of the former master, if
+    /// that still runs. So, as for a client that begins now, the quarantine begins when a client
+    /// first met the promoted server, which the marker says.
     pub(super) fn known_before(
         &self,
         node: NodeId,
@@ -241,7 +244,7 @@ impl Cluster {
         // The node writes the new marker only in place of the one that the client saw. If the
         // client saw none, it names a marker of time 0, which no node has, so the node only returns
         // what stands there. Otherwise a marker that the node forgets before this command arrives
-        // could not be told from one that it never had.
+        // could not be distinguished from one that it never had.
         let since = match entry.vetted.marker {
             MarkerState::Present(seen) => seen.since_micros,
             MarkerState::Absent | MarkerState::Unavailable | MarkerState::Later(_) => 0,

@@ -169,11 +169,11 @@ impl Cluster {
     /// is `unanswered` on its connection.
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
-        self.hears_releases(node, unanswered) && self.has_room_for_release(node)
+        self.takes_releases(node, unanswered) && self.has_room_for_release(node)
     }
 
     /// Whether a release could be sent to the node if there is room in its outbox.
-    pub fn hears_releases(&self, node: NodeId, unanswered: bool) -> bool {
+    pub fn takes_releases(&self, node: NodeId, unanswered: bool) -> bool {
         let state = self.node_state(node);
         state.is_usable() || (state == NodeState::Suspect && unanswered)
     }
@@ -221,7 +221,7 @@ impl Cluster {
         self.nodes[node.index()].connection.form_of(name)
     }
 
-    /// The nodes among these that get the source of a script.
+    /// The nodes among these that get the source of a script, because they may not know its SHA1.
     #[inline]
     pub fn unknowing(&self, nodes: NodeSet, name: ScriptName) -> NodeSet {
         let mut unknowing = NodeSet::EMPTY;
@@ -335,7 +335,8 @@ impl Cluster {
         })
     }
 
-    /// A node that does not answer in time may wait for replicas in vain.
+    /// The reply of the node, or its likely cause: a node that did not answer may be waiting for
+    /// replicas that it lacks.
     fn with_cause(&self, node: NodeId, reply: NodeReply) -> NodeReply {
         match reply {
             NodeReply::Nothing | NodeReply::NotAsked if self.lacks_replicas(node) => {

@@ -164,7 +164,7 @@ fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a 
 }
 
 /// Whether the marker may be written only when the quarantine of the node is over. Until then it is
-/// left as it is, because it shows a client that knew the node before that the node kept its data.
+/// left as it is: a client that knew the node before sees by it that the node kept its data.
 pub fn is_for_later(how: Marking, vetted: &Vetted, max_ttl: Duration) -> bool {
     let whole = RestartGuard::quarantine(max_ttl);
     matches!(how, Marking::Started { .. }) && left_since_start(&vetted.info, whole).is_some()
@@ -236,7 +236,8 @@ fn longest(
     }
 }
 
-/// Whether the node is another process, or another replication history, than it was.
+/// How the node changed since the client knew it: it is another process, or has another replication
+/// history. `None`: it did not.
 fn change(known: &Known, vetted: &Vetted, max_ttl: Duration) -> Option<QuarantineReason> {
     let (before, info) = (&known.info, &vetted.info);
     let promoted = info.promoted && !before.promoted;
@@ -285,8 +286,9 @@ fn by_marker(
 ) -> Option<(Duration, QuarantineReason)> {
     let left = whole.saturating_sub(marker.age(vetted.micros));
     let why = match found {
-        // Nothing says when the process was last seen that the marker named. But if the present
-        // one had been up for so long, some client would have met it, unless it was a replica.
+        // The client does not know when the process that the marker named was last seen. But if the
+        // present process has been up for a whole quarantine, and no client met it before, it was a
+        // replica.
         MarkerState::Present(found) if found.identity.run_id != marker.identity.run_id => {
             other_process(&vetted.info, whole)
         }

@@ -1,5 +1,5 @@
-//! The state of a node: may it be asked, is it silent, has its clock jumped, when is it connected
-//! to again. The functions are pure: silence and time in, a verdict out.
+//! The state of a node: may it be asked, is it silent, has its clock jumped, when does the client
+//! connect to it again. The functions are pure: silence and time in, a verdict out.
 
 use std::time::Duration;
 

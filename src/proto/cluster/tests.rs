@@ -67,7 +67,7 @@ impl Bench {
         Bench { cluster, now, run_id: 'a', uptime: 86_400, received: Vec::new() }
     }
 
-    /// A node that is admitted, and has answered its first question for the time.
+    /// A node that is admitted, and has answered its first `TIME`.
     fn ready() -> Bench {
         let mut bench = Bench::new();
         assert_eq!(bench.cluster.poll_action(), Some(Action::Connect(only())));

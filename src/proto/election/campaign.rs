@@ -1,5 +1,6 @@
 //! One campaign: when the candidate asks for the lock of the election, when its term ends, and when
-//! it looks who leads. An observer is a campaign without a candidate.
+//! it asks the nodes who leads, which is called a look. An observer is a campaign without a
+//! candidate.
 //!
 //! The hazard is a candidate that leads twice at once: in the eyes of its caller, who has not given
 //! up a term that is over, and by a new lock. So a new request is made only after the caller has
@@ -21,7 +22,8 @@ use crate::proto::locks::completions::Outcome;
 use crate::proto::own_keys::Note;
 use crate::proto::time::Instant;
 
-/// A campaign looks at the nodes at least so often, and at most three times a ttl.
+/// The longest time between two looks of a campaign. A candidate looks at least three times a ttl,
+/// but see [`SHORTEST_INTERVAL`].
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest time between two looks.
@@ -36,14 +38,14 @@ pub struct Campaign {
     candidacy: Option<Candidacy>,
     stage: Stage,
     look: Look,
-    /// What was reported last of who leads.
+    /// Who led, by the last report to the caller.
     reported: Option<Leadership>,
     standings: VecDeque<Standing>,
-    /// There is a standing that was not announced.
+    /// A standing waits that [`announce`](Campaign::announce) has not reported yet.
     has_news: bool,
 }
 
-/// What a candidate asks with.
+/// The candidate, and the options with which it asks for the lock.
 #[derive(Debug, Clone)]
 pub struct Candidacy {
     pub candidate: Candidate,
@@ -62,13 +64,14 @@ enum Stage {
     Paused { until: Instant },
     /// The request stands in line.
     InLine { op: Op },
-    /// It leads. `taken`: the caller knows. `resign`: somebody asked it to step down for this long.
+    /// It leads. `taken`: the caller knows. `resign`: a note asked it to step down for this long.
     Leading { lock: Lock, taken: bool, resign: Option<Duration> },
-    /// The lock is over, and the caller has not ended the term yet. Then it stays out for a pause.
+    /// The lock is over, and the caller has not ended the term yet. When it does, the candidate
+    /// stays out for this pause.
     Over { pause: Duration },
 }
 
-/// A look at the nodes: what is asked, and what came of it.
+/// A look at the nodes: its open questions, and the answers so far.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "testing", derive(Clone))]
 struct Look {
@@ -199,7 +202,7 @@ impl Campaign {
         }
     }
 
-    /// The lock is over. If the caller does not know yet that it led, it has no term to end.
+    /// The lock is over. If the caller has not taken the term, it need not end it.
     fn term_is_over(&mut self, taken: bool, pause: Duration, now: Instant) {
         self.standings
             .retain(|it| !matches!(it, Standing::Leading(_) | Standing::AskedToResign(_)));
@@ -212,7 +215,7 @@ impl Campaign {
     }
 
     /// The caller has stopped what only a leader may do: the lock is released if it is still held,
-    /// and the candidate asks anew, after the pause that somebody asked for.
+    /// and the candidate asks anew, after the pause for which it was asked to resign.
     pub fn end_term(&mut self, core: &mut Coordinator, now: Instant) {
         let pause = match &self.stage {
             Stage::Leading { lock, taken: true, resign } => {
@@ -315,7 +318,7 @@ impl Campaign {
         Some(standing)
     }
 
-    /// Whether a standing was not announced yet.
+    /// Whether a standing waits that `announce` has not reported yet.
     pub fn has_news(&self) -> bool {
         self.has_news
     }
@@ -355,7 +358,7 @@ impl Campaign {
                 [(key, Asked::Key), (notes, Asked::LeaderNotes)]
             }
         };
-        // What could not be asked for want of room is asked at the next look.
+        // A question for which there was no room is asked at the next look.
         let asked = asked.into_iter().filter_map(|(op, asked)| Some((op.ok()?, asked)));
         self.look.asked.extend(asked);
     }
@@ -381,7 +384,7 @@ impl Campaign {
         }
     }
 
-    /// Looks whether somebody asks this leader to step down.
+    /// Steps down, or reports it to the caller, if a note asks this leader to.
     fn on_resign_notes(&mut self, notes: &Inspection, core: &mut Coordinator, now: Instant) {
         let Stage::Leading { lock, taken, resign: resign @ None } = &mut self.stage else { return };
         let Some(pause) = asked_pause(notes, &lock.token) else { return };
@@ -389,7 +392,7 @@ impl Campaign {
         if *taken {
             self.push(Standing::AskedToResign(pause));
         } else {
-            // Nobody acts in this term.
+            // The caller has not taken this term, so it has nothing to stop.
             core.release_nowait(lock, now);
             self.term_is_over(false, pause, now);
         }
@@ -399,7 +402,7 @@ impl Campaign {
     fn end_look(&mut self, now: Instant) {
         let (key, notes) = (self.look.key.take(), self.look.leader_notes.take());
         let (Some(key), Some(notes)) = (key, notes) else { return };
-        // A leader learns nothing from what was read before its lock was granted.
+        // A leader knows that it leads. What was read before its lock was granted is out of date.
         if !matches!(self.stage, Stage::Leading { .. }) {
             self.report(Leadership::of(&key, &notes, now));
         }
@@ -429,7 +432,8 @@ impl Campaign {
     }
 }
 
-/// A copy for a search or a simulation, of which only one goes on.
+/// Copies the stage with a second handle of its lock. Only tests do that, and use either the
+/// original or the copy afterwards.
 #[cfg(feature = "testing")]
 impl Clone for Stage {
     fn clone(&self) -> Stage {
@@ -445,7 +449,7 @@ impl Clone for Stage {
     }
 }
 
-/// As for a stage: a lock has one handle only.
+/// Copies the standing as `Stage` is copied above.
 #[cfg(feature = "testing")]
 impl Clone for Standing {
     fn clone(&self) -> Standing {

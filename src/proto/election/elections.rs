@@ -19,9 +19,10 @@ pub struct Elections {
     campaigns: Slab<(Generation, Campaign)>,
     /// The generation of the next campaign.
     next: Generation,
-    /// Requests of campaigns that have ended, and what came of them was not looked at yet.
+    /// Requests of campaigns that have ended, and whose outcomes the campaigns have not fetched
+    /// yet.
     ended: Vec<Op>,
-    /// The tokens of locks that were lost since.
+    /// The tokens of locks that were lost since the last [`go_on`](Elections::go_on).
     lost: Vec<LockToken>,
 }
 
@@ -87,7 +88,7 @@ impl Elections {
         self.campaigns.iter().map(|(_, (_, campaign))| campaign.due()).min()
     }
 
-    /// Whether a campaign has something to report or to look at.
+    /// Whether a campaign has something to report, or an ended request or a lost lock to act on.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.campaigns.is_empty()

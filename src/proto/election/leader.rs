@@ -62,8 +62,8 @@ impl Leader {
         &self.token
     }
 
-    /// Whether `other` is no change that is reported. The time that is left and the line change all
-    /// the time.
+    /// Whether nothing changed that is reported. The time that is left and the line are not
+    /// compared, because they change all the time.
     fn is_same(&self, other: &Leader) -> bool {
         let same_note = self.term == other.term && self.candidate == other.candidate;
         self.token == other.token && same_note
@@ -123,7 +123,7 @@ impl Leadership {
         if let Leadership::Leader(leader) = self { Some(leader) } else { None }
     }
 
-    /// Whether `other` is no change that is reported.
+    /// Whether nothing changed that is reported.
     pub(crate) fn is_same(&self, other: &Leadership) -> bool {
         match (self, other) {
             (Leadership::Leader(one), Leadership::Leader(other)) => one.is_same(other),
@@ -163,8 +163,8 @@ pub fn resign_note(token: &LockToken, pause: Duration) -> String {
     format!("{digits} {}", u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The pause that a note on any node asks the holder of this lock for. One node is enough: whoever
-/// may write there may ask.
+/// The pause that a note on any node asks the holder of this lock for. One node is enough, because
+/// any user that may write notes there may ask.
 pub fn asked_pause(notes: &Inspection, token: &LockToken) -> Option<Duration> {
     let pause = |text: &[u8]| {
         let mut words = words_about(text, token)?;

@@ -114,12 +114,12 @@ pub enum Standing {
     Leading(Lock),
     /// Another candidate leads, or nobody. Reported when that changes, and after each term.
     Following(Option<Leader>),
-    /// Somebody asked this leader to step down, and not to lead again for this long. It still
-    /// leads until the caller ends the term.
+    /// A client asked this leader to step down, and not to lead again for this long. It still leads
+    /// until the caller ends the term.
     AskedToResign(Duration),
     /// The request for the lock has failed. The campaign goes on after one ttl.
     Failed(Error),
-    /// For one who only observes: who leads, whenever that changes.
+    /// For an observer: who leads, whenever that changes.
     Observed(Leadership),
 }
 

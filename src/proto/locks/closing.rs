@@ -88,7 +88,7 @@ impl Locks {
     /// waits neither for the end of a pause, nor for an answer of a silent node, nor for room in
     /// its outbox: there is at most one release for each record.
     fn send_last_releases(&mut self, node: NodeId, now: Instant) {
-        while self.cluster.hears_releases(node, true) {
+        while self.cluster.takes_releases(node, true) {
             let Some(id) = self.pending_releases[node.index()].pop() else { return };
             if !self.records.is_open(id) {
                 continue;

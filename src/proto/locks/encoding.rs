@@ -230,7 +230,9 @@ impl<'a> Place<'a> {
     /// flight, or by a join of a lost connection.
     fn may_stand_in_line(self, record: &Record, line: &Line) -> bool {
         let (node, pending) = (self.node, &record.pending);
-        pending.is_asked(node) || pending.unproven().contains(node) || line.may_stand(node)
+        pending.is_asked(node)
+            || pending.unproven().contains(node)
+            || line.is_possibly_in_line(node)
     }
 
     /// The member with the mark that the node was given last.

@@ -7,7 +7,7 @@ use crate::proto::time::Instant;
 
 /// For how many keys the client remembers that other clients wait.
 const REMEMBERED_KEYS: usize = 64;
-/// After this time the client forgets them.
+/// How long the client remembers a key.
 pub(super) const FORGOTTEN: Duration = Duration::from_millis(500);
 
 /// The keys for which other clients stood in line a moment ago: a new request for one of them joins

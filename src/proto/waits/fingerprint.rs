@@ -1,4 +1,4 @@
-//! What matters of the waits for the future: see [`crate::proto::fingerprint`].
+//! The parts of the waits on which their next steps can depend: see [`crate::proto::fingerprint`].
 
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::waits::Waits;

@@ -46,7 +46,8 @@ impl Waits {
     }
 }
 
-/// Whether a lost attempt may have met another one: not all nodes refused it because of one holder.
+/// Whether another attempt at the same time may have made this one fail: a node granted it, or
+/// nodes failed. If no node granted it and the majority denied, the key most likely has one holder.
 fn may_have_met_another(error: &Error) -> bool {
     let granted =
         |report: &Report| report.nodes.iter().any(|node| node.reply == NodeReply::Granted);

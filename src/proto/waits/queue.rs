@@ -1,4 +1,5 @@
-//! The waiters of one key inside this client: served in order, and only the first asks the nodes.
+//! The waiters of one key inside this client. Only one request of the client asks the nodes for the
+//! key, or holds it; when that is over, the next waiter has its turn.
 //!
 //! The hazard is a client that never gives the key to others: it releases the key and asks for it
 //! again in one write. So a request whose turn has come joins the line if other clients stand in

@@ -18,7 +18,7 @@ const DRIFT: f64 = Ttl::DRIFT_PERCENT as f64 / 100.0;
 /// A clock that NTP keeps right does not differ by this part in rate for long: above it, warn.
 const ODD_RATE: f64 = 0.002;
 
-/// How much round trips to one node vary at least.
+/// Round trips to one node are taken to vary by this much at least.
 const LEAST_VARIATION: Duration = Duration::from_micros(200);
 
 /// A clock may differ from the median by `max_ttl` divided by this. Beyond that, the node's votes

@@ -32,7 +32,7 @@ fn check_count(nodes: usize, how: &Use) -> Finding {
     }
 }
 
-/// What a single node gives, and what would give more.
+/// The words for a list of one node: what one node gives, and what more nodes would give.
 fn one_node(how: &Use) -> String {
     let away = "1 node: while it is away no lock is granted";
     let next = "Next step: three masters, of which one may fail";

@@ -2,7 +2,7 @@
 //!
 //! The hazard is a heal that undoes an operator's deletion, or whose key takes the place of another
 //! client's key that the node forgot. So a heal is sent only after a majority extended the lock,
-//! and never where another token holds the key. A heal by a node in quarantine proves nothing.
+//! and never where another token holds the key. A heal on a node in quarantine proves nothing.
 //!
 //! A node that was added to the list of masters after the lock was acquired never had the key. It
 //! is healed in the extend that finds this, and then votes in that extend: else a lock whose other

@@ -133,8 +133,8 @@ impl Locks {
         Ok(self.begin_release(id, electors, data, now))
     }
 
-    /// Releases a lock without an outcome. The release is sent by its source, because the client
-    /// may not read the answer.
+    /// Releases a lock, and reports no outcome. The release is sent by its source, because the
+    /// client may not read the answer.
     #[inline]
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
@@ -205,7 +205,8 @@ impl Locks {
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
-        // Found before the node's proof ends: a node that lost the key is not new.
+        // This has to be computed first, because `note_absent` below ends the proof that the node
+        // had the key. A node that had the key and lost it is not new.
         let lacks = matches!(reply, NodeReply::Held | NodeReply::Absent);
         let is_new = lacks && self.is_new_to(node, ask.record);
         let record = self.records.get_mut(ask.record);
@@ -253,8 +254,8 @@ impl Locks {
     pub(in crate::proto::locks) fn on_extend_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if now >= record.deadline {
-            // The majority came after the deadline. No holder may believe in the lock since then,
-            // so a success would not help.
+            // The majority granted the extend after the deadline, from which on no holder may
+            // believe in the lock. So the lock is lost all the same.
             self.lose(id, LostReason::Expired, now);
             return;
         }
@@ -284,8 +285,8 @@ impl Locks {
         }
     }
 
-    /// The outcome of an extend that was won, as of the fetch: the lock may have been lost or
-    /// released since.
+    /// The outcome of an extend that was won, at the moment when the caller fetches it: since the
+    /// extend was won, the lock may have been lost or released.
     pub(in crate::proto::locks) fn extend_outcome(
         &self,
         lock: &Lock,
@@ -315,7 +316,7 @@ impl Locks {
         }
     }
 
-    /// Ends the caller's extend that was not won with its error if the error is permanent.
+    /// After a round that was not won: if the error is permanent, ends the caller's extend with it.
     /// Otherwise starts the pause before the next round.
     fn report_or_pause(&mut self, id: RecordId, failure: Failure, now: Instant) {
         let Some(op) = self.records.get(id).op else { return };
@@ -372,8 +373,8 @@ impl Locks {
         self.end_as(id, self.default_form(), is_near.then_some(deadline), now);
     }
 
-    /// The holder does not hold the lock any more: counts the hold, and withdraws the updates of
-    /// the lock. Returns whether the lock was handed out and held until now.
+    /// The holder does not hold the lock any more: notes how long it did, and withdraws the updates
+    /// of the lock. Returns whether the lock was handed out and held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
         let record = self.records.get_mut(id);
         let Some(since) = record.end_hold() else { return false };
@@ -386,7 +387,7 @@ impl Locks {
         true
     }
 
-    /// Ends the caller's extend that goes on, if there is one, because the lock is over.
+    /// Ends the caller's extend, if one is in progress, because the lock is over.
     pub(in crate::proto::locks) fn end_extend(
         &mut self,
         id: RecordId,
@@ -419,7 +420,7 @@ impl Locks {
     ) {
         self.renewals.end(self.records.get_mut(id), &mut self.timers);
         if self.end_hold(id, now) {
-            // Only of a lock that was not lost: `lose` ends the hold before it calls this.
+            // A lost lock is not counted here: `lose` ends the hold before it calls this.
             self.cluster.stats_mut().released += 1;
         }
         let record = self.records.get_mut(id);

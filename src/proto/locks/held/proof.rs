@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn proof_ends_at_the_latest_moment_that_a_yes_gave() {
+    fn proof_ends_at_the_latest_moment_that_a_grant_gave() {
         let mut proof = Proof::default();
         assert_eq!(end_of(&proof, 0, 100), 0);
         proof.extend(node(0), at(60), at(100));

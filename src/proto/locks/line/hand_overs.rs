@@ -25,8 +25,8 @@ use crate::proto::wire::line::{self as lines, HandedOver};
 /// over to one that is not remembered any more, this client releases the key there.
 const GIVEN_AWAY: usize = 64;
 
-/// How many hand-overs that met no record are remembered. Each message makes this client give the
-/// key back only once, because other users can repeat the message.
+/// How many hand-overs to tokens without a record the client remembers. Each message makes it give
+/// the key back only once, because other users can repeat the message.
 const GIVEN_BACK: usize = 64;
 
 impl Locks {
@@ -103,9 +103,9 @@ impl Locks {
     }
 
     /// If a claim of a fenced lock is in flight, and this node gave the key to the waiter only
-    /// after the claim was sent: asks the node to raise its counter, too. Its answer is no vote.
-    /// But if the counter stayed behind, the votes for the next holder would differ, which costs
-    /// that holder another round.
+    /// after the claim was sent: asks the node to raise its counter, too. Its answer is no vote for
+    /// this lock. But if its counter stayed behind those of the other nodes, the votes for the next
+    /// holder would differ, which costs that holder another round.
     pub(super) fn raise_counter_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         // Not if the claim was lost: then its votes are of an earlier round.
@@ -149,7 +149,7 @@ impl Locks {
         }
         self.given_away.push_back(record.token.clone());
         let all = self.cluster.all_nodes();
-        let stands = |node: &NodeId| record.set().is_none() || line.may_stand(*node);
+        let stands = |node: &NodeId| record.set().is_none() || line.is_possibly_in_line(*node);
         let asked = match record.set() {
             None => line.joined.minus(line.holds(now)),
             Some(_) => all.iter().filter(stands).collect(),

@@ -1,4 +1,5 @@
-//! How often a waiter in line polls: the more seldom, the longer nothing has changed.
+//! How often a waiter in line polls: the more seldom, the longer nothing has changed. A waiter
+//! *rests* while its pauses are longer than at first.
 //!
 //! The nodes notify a waiter of a hand-over and of writes to its key, so its polls are needed only
 //! if such a message is lost. The hazard is a waiter that rests and that no node would notify. So
@@ -9,8 +10,8 @@ use std::time::Duration;
 use crate::proto::node_set::NodeSet;
 
 /// The shortest and the longest pause between two polls of a waiter near the front that does not
-/// rest. After a waiter that hangs, the next one gets the key only by its poll, so a hanging waiter
-/// costs the others up to this much more.
+/// rest. If a waiter hangs when it gets the key, the one after it gets the key only by a poll of
+/// its own, so a hanging waiter costs the others up to this much more.
 pub const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
 
 /// The pause doubles after each group of so many polls that brought nothing new. So it is about an
@@ -19,11 +20,12 @@ const PATIENCE: u32 = 8;
 /// How often the pause doubles at most. Then it is 15 to 23 s.
 const MOST_DOUBLINGS: u32 = 8;
 
-/// All waiters of a client that are notified poll together no more often than so many of them that
-/// do not rest, up to 65,536 waiters. A client may begin to wait for many keys at once.
+/// If nodes notify them, all waiters of a client together, up to 65,536, poll no more often than
+/// this number of waiters that do not rest. A client may begin to wait for many keys at once.
 const POLLERS: usize = 256;
 
-/// How many pauses a line outlives, so that a poll that comes late, or is lost, costs no place.
+/// A line lives for this many pauses of its waiter, so that the waiter keeps its place if a poll is
+/// late or lost.
 const OUTLIVED: u32 = 3;
 
 /// The longest time for which a line lives after the last join or poll.

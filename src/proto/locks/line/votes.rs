@@ -38,7 +38,7 @@ struct AtNode {
     /// The key is registered for this waiter: the node reports the next write to it.
     registered: bool,
     /// The value that the key had when it was registered since the last poll, and when that was.
-    /// For the same value it is registered again only after the next poll, or after as long as
+    /// For the same value the client registers it again only after the next poll, or after the time
     /// between two polls. Otherwise a node that reports a write after each registration would be
     /// asked without end.
     registered_for: Bytes,
@@ -59,9 +59,10 @@ pub const AT_THE_FRONT: u64 = 2;
 /// write to it at once, so they need not poll to notice that the waiters before them are gone.
 const REGISTERED_AT_REST: u64 = 16;
 
-/// How many members with earlier marks a join or a release names at most. A member that is not
-/// named may stay in the line: it costs other waiters a hand-over to a dead token, which this
-/// client gives back.
+/// How many members with earlier marks a join or a release names at most. A member is an entry of
+/// the sorted set that is the line: a token with a mark. One that is not named may stay in the
+/// line. Then the node may hand the key over to it although no waiter has it any more, and the
+/// others wait until this client gives the key back.
 const EARLIER_MARKS: u16 = 15;
 
 /// The numbers of the marks that a node was given. A mark counts for one hand-over, and on one
@@ -91,8 +92,8 @@ impl Marks {
     }
 
     /// The last join was answered, and no earlier one can be executed later: so only the last mark
-    /// can be in the line. (A node that restarts with an old line may have an older mark again.
-    /// That costs other waiters a hand-over to a dead token, which this client gives back.)
+    /// can be in the line. (A node that restarts with an old line may have an older mark again, as
+    /// after `EARLIER_MARKS`.)
     fn answered(&mut self) {
         self.first = self.last;
     }
@@ -207,7 +208,7 @@ impl Line {
     /// marks are kept for the release, which takes the token out.
     pub fn move_on(&mut self, round: u32, late: NodeSet) {
         let nodes = self.at.len();
-        let may_stand = |node| late.contains(node) || self.may_stand(node);
+        let may_stand = |node| late.contains(node) || self.is_possibly_in_line(node);
         let stands = |node| may_stand(node).then(|| self.oldest_mark(node));
         let oldest: Vec<_> = NodeSet::first(nodes).iter().map(stands).collect();
         // Not this round: a node that was admitted during it was sent a join for the line of the
@@ -478,7 +479,7 @@ impl Line {
     }
 
     /// Whether the token may stand in the line of a node, or in the line of an earlier key there.
-    pub fn may_stand(&self, node: NodeId) -> bool {
+    pub fn is_possibly_in_line(&self, node: NodeId) -> bool {
         let in_earlier_line = self.at[node.index()].oldest.is_some();
         in_earlier_line || self.joined.minus(self.left).contains(node)
     }
@@ -586,7 +587,10 @@ mod tests {
         push(&mut line, 0);
         line.forget(NodeId::new(0));
         assert_eq!(line.deadline(1, at(200)), None);
-        assert!(line.may_stand(NodeId::new(0)), "a join may have come after the hand-over");
+        assert!(
+            line.is_possibly_in_line(NodeId::new(0)),
+            "a join may have come after the hand-over"
+        );
         assert!(!push(&mut line, 0), "the join of the new connection is not answered");
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(300));
         line.forget(NodeId::new(0));
@@ -693,9 +697,12 @@ mod tests {
         let (mut line, node) = (joined(1), NodeId::new(0));
         let own = Standing { left: 700, ..Standing::default() };
         line.note_standing(node, true, &own, at(300), true);
-        assert!(line.deadline(1, at(300)).is_some() && !line.may_stand(node));
+        assert!(line.deadline(1, at(300)).is_some() && !line.is_possibly_in_line(node));
         line.note_standing(node, false, &held_by(b"x"), at(310), true);
-        assert!(line.holds(at(310)).is_empty() && line.may_stand(node), "it is another's again");
+        assert!(
+            line.holds(at(310)).is_empty() && line.is_possibly_in_line(node),
+            "it is another's again"
+        );
         line.note_standing(node, false, &held_by(b"x"), at(305), false);
         assert!(push(&mut line, 0));
         assert_eq!(line.deadline(1, at(320)), Some(ttl().deadline(at(310))), "the latest base");
@@ -735,7 +742,7 @@ mod tests {
         line.note_hand_over(NodeId::new(0), ttl(), Bytes::from_static(b"m1"));
         assert_eq!(line.successor(), b"m1");
         line.note_next(NodeId::new(1), Bytes::new());
-        assert_eq!([0, 1].map(|node| line.may_stand(NodeId::new(node))), [false; 2]);
+        assert_eq!([0, 1].map(|node| line.is_possibly_in_line(NodeId::new(node))), [false; 2]);
     }
 
     #[test]

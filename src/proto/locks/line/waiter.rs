@@ -42,12 +42,12 @@ const EARLY_POLL: Duration = Duration::from_millis(4);
 /// next request tries again, because the user may have got the right meanwhile.
 const NO_LINES: Duration = Duration::from_secs(10);
 
-/// How often a request gives its nodes up for another waiter whenever it should. The pause before
-/// it joins again doubles each time.
+/// So many times a request *yields* whenever it should: it gives up the nodes that it has, because
+/// another waiter should get the key. The pause before it joins again doubles each time.
 const YIELDS: u32 = 6;
 
-/// After that it gives them up in one of this many cases, by chance. Lines with different orders
-/// would otherwise hand their keys to different waiters for ever.
+/// After that it yields in one of this many cases, by chance. Lines with different orders would
+/// otherwise hand their keys to different waiters for ever.
 const YIELDS_AGAIN: usize = 4;
 
 /// How often a set begins anew without a pause.
@@ -108,8 +108,8 @@ impl Locks {
         let ttl = self.records.get(id).ttl;
         let short_ttl = self.hand_over_ttl(ttl);
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
-        // A waiter that may not yield any more asks for the short ttl, so that what it has in a
-        // split expires soon.
+        // A waiter that has yielded so often seldom does so again. It asks for the short ttl, so
+        // that the keys that it has in a split expire soon.
         let ttls = if yields < YIELDS { (ttl, short_ttl) } else { (short_ttl, short_ttl) };
         let goes_on = self.move_on_in_line(id);
         if !goes_on {
@@ -254,7 +254,8 @@ impl Locks {
         now.saturating_add(by_place.max(pause.saturating_mul(rests)))
     }
 
-    /// If a waiter rested until a node told it something new: it polls as soon as if it had not.
+    /// If a waiter rested until a node reported something new, it polls as soon as if it had not
+    /// rested.
     pub(in crate::proto::locks) fn end_rest(&mut self, id: RecordId, now: Instant) {
         let Some(line) = self.records.get_mut(id).line_mut() else { return };
         let rank = line.rank;
@@ -272,8 +273,8 @@ impl Locks {
         }
     }
 
-    /// Counts an early poll, and returns the moment of the next one: of a waiter that has the key
-    /// on some nodes only.
+    /// For a waiter that has the key on some nodes only: counts an early poll, and returns the
+    /// moment of the next one.
     fn next_early_poll(&mut self, id: RecordId, now: Instant) -> Instant {
         let Some(line) = self.records.get_mut(id).line_mut() else { return now };
         let pause = EARLY_POLL.saturating_mul(1 << line.early_polls.min(8)).min(POLLS.0);
@@ -390,8 +391,8 @@ impl Locks {
         // Not before `EARLY_POLL` after the last poll, because a node may answer "0 ms" again and
         // again.
         let at = waiting.free_on(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
-        // A waiter behind them that rests polls a little later, as it would if it did not rest,
-        // because those before it may be gone.
+        // A resting waiter further back polls a little later, as it would if it did not rest,
+        // because the waiters before it may be gone.
         let behind = u32::try_from(rank.saturating_sub(AT_THE_FRONT - 1)).unwrap_or(u32::MAX);
         let at = at.saturating_add(POLLS.1.saturating_mul(behind));
         if (behind == 0 || rests) && at < waiting.poll_at {

@@ -86,8 +86,8 @@ impl Pending {
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
-    /// The node says that it does not have our key: only for a lock with one key whose token stood
-    /// in no line. A release still stays pending if a request is unanswered or lost.
+    /// The node says that it does not have our key. Call this only for a lock with one key whose
+    /// token stood in no line. A release still stays pending if a request is unanswered or lost.
     pub fn on_gone(&mut self, node: NodeId) {
         self.written.remove(node);
     }

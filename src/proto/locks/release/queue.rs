@@ -66,7 +66,7 @@ pub struct PendingReleases {
 }
 
 impl PendingReleases {
-    /// No pending release of this node.
+    /// An empty queue for this node.
     pub fn of(node: NodeId) -> PendingReleases {
         PendingReleases {
             node,

@@ -23,7 +23,7 @@ use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
 use crate::proto::wire::known_scripts::ScriptName;
 
-/// For how many times `max_ttl` a node may not be ready before its pending releases are dropped.
+/// If a node is not ready for this many times `max_ttl`, its pending releases are dropped.
 const GIVEN_UP_AFTER: u32 = 10;
 
 /// Whether a node refused a hand-over because the user may not use lines. `Other`, the error of any
