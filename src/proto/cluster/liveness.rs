@@ -13,12 +13,12 @@ use crate::proto::time::Instant;
 const LATE: u32 = 4;
 
 impl Cluster {
-    /// Sets the timer that checks for silence, if it is not set yet.
-    pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
+    /// Sets the timer that checks for silence, if it is not set yet: a node timeout after `since`.
+    pub(super) fn watch_for_silence(&mut self, node: NodeId, since: Instant) {
         let entry = &mut self.nodes[node.index()];
         if entry.silence.is_none() {
             let timeout = self.settings.node_timeout;
-            entry.silence = Some(self.timers.set_after(now, timeout, Due::Silence(node)));
+            entry.silence = Some(self.timers.set_after(since, timeout, Due::Silence(node)));
         }
     }
 
@@ -29,7 +29,9 @@ impl Cluster {
             return;
         }
         if !self.is_silent(node, now) {
-            self.watch_for_silence(node, now);
+            // Not a whole node timeout from now: a question is written some microseconds after it
+            // was asked, so at this moment silence may be that short of the timeout.
+            self.watch_for_silence(node, self.silent_since(node));
         } else if self.node_state(node).is_usable() {
             self.suspect(node, now);
         }
@@ -82,6 +84,13 @@ impl Cluster {
         let waiting = entry.connection.oldest_ask().map(|asked| now.saturating_since(asked));
         let late = self.settings.node_timeout / LATE;
         entry.state.is_usable() && waiting.is_none_or(|waiting| waiting < late)
+    }
+
+    /// Since when the node may have been silent: the last answer, or the oldest question if that
+    /// was asked later.
+    fn silent_since(&self, node: NodeId) -> Instant {
+        let connection = &self.nodes[node.index()].connection;
+        connection.oldest_ask().unwrap_or_default().max(connection.last_answer())
     }
 
     fn is_silent(&self, node: NodeId, now: Instant) -> bool {

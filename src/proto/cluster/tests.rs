@@ -200,6 +200,21 @@ fn silence_ends_with_an_answer_or_a_reset() {
 }
 
 #[test]
+fn silence_is_a_node_timeout_after_the_write_and_not_after_another_timeout() {
+    let mut bench = Bench::ready();
+    let timeout = bench.cluster.settings().node_timeout;
+    bench.ask();
+    // The question is written some microseconds later.
+    let late = Duration::from_micros(20);
+    bench.pass(late);
+    bench.commands();
+    bench.pass(timeout - late);
+    assert_eq!(bench.cluster.node_state(only()), NodeState::Ready);
+    bench.pass(late);
+    assert_eq!(bench.cluster.node_state(only()), NodeState::Suspect);
+}
+
+#[test]
 fn flush_is_reported_after_the_distrust_that_it_causes() {
     let mut bench = Bench::ready();
     let received = bench.cluster.receive(only(), &mut FLUSHED.as_bytes(), bench.now);
