@@ -248,12 +248,12 @@ fn adopt_does_not_count_a_node_in_quarantine() {
 }
 
 #[test]
-fn adopt_that_a_minority_denied_is_contended() {
+fn adopt_that_a_minority_denied_has_no_quorum() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
         bench.answer_to(["EVAL"], [node], reply);
     }
     let result = bench.completion().expect("one node is no majority").result;
-    assert!(matches!(result, Err(Error::Contended(_))), "two may have it: {result:?}");
+    assert!(matches!(result, Err(Error::NoQuorum(_))), "two may have it: {result:?}");
 }

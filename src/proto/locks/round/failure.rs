@@ -72,6 +72,8 @@ pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
         Tried::Extend => Failure::NoQuorum,
         Tried::Adopt if denied > spare => Failure::Lost(LostReason::Gone),
         _ if overdue && denied <= spare => Failure::Expired,
+        // An adopt asks only for keys of its own token, so a denial does not name another holder.
+        Tried::Adopt => Failure::NoQuorum,
         _ if failed > spare => Failure::NoQuorum,
         _ => Failure::Contended,
     }
@@ -117,7 +119,7 @@ mod tests {
             (of([2, 2, 1], false), [Nodes, Nodes, Nodes]),
             (of([2, 1, 1], false), [NoQuorum, NoQuorum, NoQuorum]),
             (of([2, 1, 1], true), [Expired, Expired, LATE]),
-            (of([1, 1, 1], false), [Contended, Contended, NoQuorum]),
+            (of([1, 1, 1], false), [Contended, NoQuorum, NoQuorum]),
             (of([0, 0, 0], true), [Expired, Expired, LATE]),
         ];
         for (refusals, expected) in cases {
