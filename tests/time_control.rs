@@ -79,7 +79,8 @@ fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
     assert!(error.is_contended(), "{error}");
 
     clock::advance(SECOND);
-    assert!(guard.check().is_err() && !guard.is_expiring());
+    assert!(is_lost(guard.check(), LostReason::Expired) && !guard.is_expiring());
+    assert!(is_lost(guard.into_token(), LostReason::Expired));
     let next = second.try_lock("invoice:42", TTL).unwrap();
     assert!(next.check().is_ok());
 }

@@ -12,6 +12,7 @@ use super::inner::SPARE_KEYS;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::observe::{self, Ended, Verb, Watch};
+use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{Error, LostReason};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
@@ -138,7 +139,7 @@ impl<'a> Guard<'a> {
         }
         Err(inner.notices.loss(self.number).unwrap_or_else(|| {
             let core = inner.engine.coordinator();
-            core.lost_unasked(LostReason::Over, &self.key, clock::now())
+            core.not_held(self.lock(), &self.key, clock::now())
         }))
     }
 
@@ -185,10 +186,15 @@ impl<'a> Guard<'a> {
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let mut inner = self.client.inner.borrow_mut();
-        let token = if inner.engine.check_fork() { inner.engine.into_token(lock) } else { None };
-        token.ok_or_else(|| {
-            inner.engine.coordinator().lost_unasked(LostReason::Over, &self.key, clock::now())
-        })
+        let ours = inner.engine.check_fork();
+        let core = inner.engine.coordinator();
+        let over = (!ours || core.remaining(&lock, clock::now()).is_zero())
+            .then(|| core.not_held(&lock, &self.key, clock::now()));
+        let token = if ours { inner.engine.into_token(lock) } else { None };
+        // The deadline may pass between the two.
+        let expired =
+            |core: &Coordinator| core.lost_unasked(LostReason::Expired, &self.key, clock::now());
+        token.ok_or_else(|| over.unwrap_or_else(|| expired(inner.engine.coordinator())))
     }
 
     /// Extends the lock to at least `ttl` from now, and never shortens it. While too few nodes

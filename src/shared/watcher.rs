@@ -12,7 +12,7 @@ use super::inner::Inner;
 use super::lock_state::{Awaited, LockState};
 use super::park;
 use crate::net::clock;
-use crate::proto::error::{ClosedReason, Error, LostReason};
+use crate::proto::error::{ClosedReason, Error};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
@@ -192,11 +192,11 @@ impl LockWatcher {
         write!(f, "{name} {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
     }
 
-    /// The error for a lock that is over for no known reason.
+    /// The error for a lock of whose end no report is kept.
     fn is_over(&self) -> Error {
-        let over = self.inner.with(|open| {
-            open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
-        });
+        let over = self
+            .inner
+            .with(|open| open.engine.coordinator().not_held(&self.lock, self.key(), clock::now()));
         over.unwrap_or_else(|closed| closed)
     }
 }

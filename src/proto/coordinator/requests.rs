@@ -443,6 +443,11 @@ impl Coordinator {
         self.locks.lost_unasked(reason, key, now)
     }
 
+    /// The error of a lock that is not held any more, and of whose end no report is kept.
+    pub fn not_held(&self, lock: &Lock, key: &[u8], now: Instant) -> Error {
+        self.locks.not_held(lock, key, now)
+    }
+
     /// A report about a key for which no node was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
         self.locks.report_unasked(key, now)

@@ -4,6 +4,7 @@ use crate::proto::error::{ClosedReason, Error, HeldFor, LostReason, NodeReply};
 use crate::proto::error::{Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
+use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::set::keys::SetOfKeys;
@@ -43,6 +44,14 @@ impl Locks {
             return Error::Closed(ClosedReason::Forked);
         }
         Error::Lost { reason, report: self.report_unasked(key, now) }
+    }
+
+    /// The error of a lock that is not held any more, and of whose end no report is kept. Its
+    /// deadline may have passed without a turn that noticed it.
+    pub fn not_held(&self, lock: &Lock, key: &[u8], now: Instant) -> Error {
+        let is_overdue = self.deadline(lock).is_some_and(|deadline| now >= deadline);
+        let reason = if is_overdue { LostReason::Expired } else { LostReason::Over };
+        self.lost_unasked(reason, key, now)
     }
 
     /// A report about a key for which no node was asked.

@@ -72,7 +72,7 @@ impl Locks {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(id) = id else {
-            return Err(self.lost_unasked(LostReason::Over, &[], now));
+            return Err(self.not_held(lock, &[], now));
         };
         if let Some(former) = self.records.get(id).op {
             if self.ops.get(former).is_some_and(|request| !request.abandoned) {
