@@ -48,6 +48,8 @@
 //! * **All of the time passes in one step.** If an advance passes the deadline of a lock that is
 //!   renewed, the lock is lost, because there was no time to renew it. So advance by a third of the
 //!   ttl, and wait until the deadline is a later one.
+//! * **A waiter may not stand in line yet.** Before you advance past its wait, look until the line
+//!   that an inspection of the key returns has it.
 //! * **A request in flight counts as unanswered for that time** if it goes to a real server, to a
 //!   master that is frozen or whose replies are delayed, or if it is a step of a handshake. Such a
 //!   node may become suspect or down for a while. (A client that has just connected may have only a

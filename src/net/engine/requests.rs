@@ -238,7 +238,8 @@ impl Engine {
 
     /// Cancels every request and releases every lock, handed out or not: for an orderly end. Drive
     /// the engine on until [`Coordinator::open_records`] is zero: then no key is left on any node.
-    /// If you stop earlier, it counts the keys that may be left on some node until their ttl ends.
+    /// A node that is away keeps it above zero for up to ten `max_ttl`, so stop after some time: it
+    /// counts the keys that may be left on some node until their ttl ends.
     ///
     /// [`Coordinator::open_records`]: crate::proto::coordinator::Coordinator::open_records
     pub fn release_all(&mut self) {
