@@ -100,7 +100,7 @@ fn extend_by_token_of_a_set_never_counts_a_node_in_quarantine() {
 }
 
 #[test]
-fn extend_by_token_of_a_set_is_repeated_by_its_source_before_its_deadline_only() {
+fn extend_of_a_set_by_token_is_sent_again_as_eval_only_before_the_lock_would_end() {
     let mut bench = asked();
     (0..3).for_each(|node| expect(&mut bench, node, "EVAL", EXTEND_SET.source));
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));

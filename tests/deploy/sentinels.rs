@@ -214,7 +214,7 @@ fn same_master_under_two_addresses_is_refused() {
     let twice = Config::new(["redis+sentinel://a,b/m", "redis+sentinel://b,a/m/1"]);
     let error = twice.expect_err("one node twice").to_string();
     assert!(error.contains("sentinel://a:26379,b:26379/m"), "{error}");
-    // Sentinels that only look different are found out at the first handshakes.
+    // If different Sentinels name one master, the addresses do not show it; the handshakes do.
     let fleet = Fleet::start(1);
     let fakes = [FakeSentinel::naming(&fleet[0]), FakeSentinel::naming(&fleet[0])];
     let urls = fakes.map(|fake| url_of(&[fake]));

@@ -15,8 +15,9 @@ const LISTS: usize = 7;
 pub const TTL: u8 = 2;
 /// How long after a read a request may be sent, in ticks.
 pub const LEASE: u8 = 2;
-/// For how many ticks, the present one included, a text that a node had can give a client a vote:
-/// the client sends the request in the last tick of the lease, as the first thing of its attempt.
+/// For how many ticks, the present one included, a list that a client has just read from a node can
+/// give that client a vote. The client sends the request in the last tick of the lease, and the
+/// lock lives for `TTL` ticks, of which that tick is the first.
 pub const VOTES: u8 = LEASE + TTL - 1;
 
 /// A set of nodes, one bit for each.

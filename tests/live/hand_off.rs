@@ -77,7 +77,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let over = giver.lock("a", millis(200)).unwrap();
     wait_until_all_keys_end(&fleet);
     let error = over.into_token().unwrap_err();
-    assert!(matches!(error, Error::Lost { reason: LostReason::Over, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A tool that changes the list of masters: the product's own [`Change`], which asks the masters of
 //! the simulated network. One call is one question, so that others can act in between.
 //!
-//! The hazard is a tool that asks or waits for less than the driver of the real one.
+//! The hazard is that it asks or waits for less than the code that runs `Change` in the real tool:
+//! then these tests would check something else than the product.
 
 use redlatch::proto::change::{Change, Goal, Next, Place, Replacement};
 use redlatch::proto::{MemberList, MembersState};

@@ -108,7 +108,7 @@ impl Client {
 
     /// Takes the lock from the caller to end it. The caller does not wait for an extend that is in
     /// flight.
-    pub fn take_lock(&mut self, now: Instant) -> Lock {
+    pub fn remove_held_lock(&mut self, now: Instant) -> Lock {
         self.believes_until = None;
         match std::mem::replace(&mut self.task, Task::Idle) {
             Task::Holding(lock, extend) => {

@@ -252,11 +252,11 @@ impl World {
                 it.task = Task::Holding(lock, Some(op));
             }
             (Step::Release { .. }, _) => {
-                let lock = it.take_lock(now);
+                let lock = it.remove_held_lock(now);
                 it.task = Task::Releasing(it.core.release(lock, 0, now));
             }
             (Step::HandOff { .. }, _) => {
-                let lock = it.take_lock(now);
+                let lock = it.remove_held_lock(now);
                 self.given = it.core.into_token(lock, now);
             }
             (step, task) => unreachable!("{step} in {task:?}"),

@@ -10,8 +10,8 @@
 //! 1. The token is there, its key lives up to `until`, and it is not in doubt. A token is in doubt
 //!    if it was created, or came with another node's keys, within `max_ttl` after its node forgot
 //!    something. The doubt ends with these `max_ttl`: until then the owner of another token that
-//!    stood there may believe in that. There is no doubt if the node supported this very token, up
-//!    to a later moment, when it forgot it.
+//!    stood there may believe in that. Exception: when the node forgot this token, it supported the
+//!    token up to the same `until` or a later one.
 //! 2. The token was there without a doubt, its key would have lived up to `until`, and the node
 //!    forgot it. A client may learn of that too late, but does not need to know, as the next lines
 //!    show.
@@ -35,11 +35,11 @@
 //!
 //! A coordinator sees the loss of data after it happened: by a push that comes before the next
 //! answer, or by the handshake after the restart. From then its quarantine lasts `max_ttl` and the
-//! drift, which is longer than the `max_ttl` from the loss that count here, even if its clock runs
-//! a hundredth too fast. It may leave out votes that count here: a restart with all data puts
-//! nothing in doubt. An answer that was in flight at the loss is about a key that was forgotten
-//! without a doubt (2.), or about one that was created after the loss; then the push or the new
-//! connection comes before the answer.
+//! drift. So it ends later than the doubt, which lasts `max_ttl` from the loss itself, even if the
+//! coordinator's clock runs a hundredth too fast. It may leave out votes that count here: a restart
+//! with all data puts nothing in doubt. An answer that was in flight at the loss is about a key
+//! that was forgotten without a doubt (2.), or about one that was created after the loss; then the
+//! push or the new connection comes before the answer.
 //!
 //! That holds as long as coordinators can see each loss. If they cannot (a flush while no client is
 //! connected and no marker is kept, a clock that jumps between two probes), no Redlock client can

@@ -1,5 +1,5 @@
-//! PostgreSQL: the same condition. Under READ COMMITTED, too, a second `UPDATE` of the row waits
-//! for the first one and then checks the condition again.
+//! PostgreSQL: the `UPDATE` writes only if the stored fencing number is lower than its own. Under
+//! READ COMMITTED a second `UPDATE` of the row waits for the first one, and then checks that again.
 
 use postgres::{Client, NoTls};
 

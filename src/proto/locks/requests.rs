@@ -499,7 +499,7 @@ impl Ops {
         self.waiters == 0
     }
 
-    /// How many requests have begun to wait for a key that others hold.
+    /// How many requests wait now for a key that others hold.
     pub fn waiters(&self) -> usize {
         self.waiters
     }

@@ -98,7 +98,7 @@ fn give(
         if known_now.is_none() && parts.is_some_and(|[ttl, short, ..]| ttl != short) {
             known_now = Some(now(lua)?);
         }
-        // An error ends the function, as with `redis.pcall`.
+        // The script calls `ZREM` by `redis.pcall`, and returns no member if that failed.
         let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
             return Ok(None);
         };
