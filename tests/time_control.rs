@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::testing::clock;
 use redlatch::testing::tcp::Masters;
-use redlatch::{Client, Config, Error, LockOptions, LostReason, RestartGuard, SharedClient};
+use redlatch::{
+    AutoExtend, Client, Config, Error, LockOptions, LostReason, RestartGuard, SharedClient,
+};
 use redlatch::{Lock, NodeState, Outcome};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -69,7 +71,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, why: LostReason) -> boo
 fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
     let (_alone, masters) = alone_with_masters();
     let [first, second] = [0, 1].map(|_| Client::connect(config(&masters)).unwrap());
-    let guard = first.lock("invoice:42", TTL).unwrap();
+    let mut guard = first.lock("invoice:42", TTL).unwrap();
 
     clock::advance(TTL - 11 * SECOND);
     assert!(guard.check().is_ok() && !guard.is_expiring());
@@ -80,9 +82,18 @@ fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
 
     clock::advance(SECOND);
     assert!(is_lost(guard.check(), LostReason::Expired) && !guard.is_expiring());
+    assert!(is_lost(guard.extend(TTL), LostReason::Expired));
+    assert!(is_lost(guard.auto_extend(AutoExtend::at_most(TTL)), LostReason::Expired));
     assert!(is_lost(guard.into_token(), LostReason::Expired));
     let next = second.try_lock("invoice:42", TTL).unwrap();
     assert!(next.check().is_ok());
+
+    // Also the bound of a renewed lock is named before the client's thread has noticed it.
+    let shared = SharedClient::connect_blocking(config(&masters)).unwrap();
+    let options = LockOptions::new(TTL).auto_extend(AutoExtend::at_most(TTL));
+    let guard = shared.lock("bounded", options).wait().unwrap();
+    clock::advance(TTL);
+    assert!(is_lost(guard.check(), LostReason::MaxHold));
 }
 
 #[test]

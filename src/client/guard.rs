@@ -8,11 +8,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Client;
-use super::inner::SPARE_KEYS;
+use super::inner::{Inner, SPARE_KEYS};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::observe::{self, Ended, Verb, Watch};
-use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{Error, LostReason};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
@@ -133,14 +132,18 @@ impl<'a> Guard<'a> {
         if ours && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
         }
-        if ours {
+        Err(self.why_over(&mut inner, self.lock()))
+    }
+
+    /// The error for a lock that is over.
+    fn why_over(&self, inner: &mut Inner, lock: &Lock) -> Error {
+        if inner.engine.check_fork() {
             // An earlier call may have found the loss without recording it in `notices`.
             inner.take_completions();
         }
-        Err(inner.notices.loss(self.number).unwrap_or_else(|| {
-            let core = inner.engine.coordinator();
-            core.not_held(self.lock(), &self.key, clock::now())
-        }))
+        let core = inner.engine.coordinator();
+        let known = inner.notices.loss(self.number);
+        known.unwrap_or_else(|| core.not_held(lock, &self.key, clock::now()))
     }
 
     /// Whether the lock is held and near its deadline: less time is left than a third of the ttl
@@ -170,6 +173,9 @@ impl<'a> Guard<'a> {
         let mut inner = self.client.inner.borrow_mut();
         // In a forked process this call makes the engine forget its locks.
         inner.engine.check_fork();
+        if inner.engine.remaining(self.lock()).is_zero() {
+            return Err(self.why_over(&mut inner, self.lock()));
+        }
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
         inner.engine.auto_extend(lock, auto_extend)?;
         self.auto_extended = true;
@@ -187,14 +193,15 @@ impl<'a> Guard<'a> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let mut inner = self.client.inner.borrow_mut();
         let ours = inner.engine.check_fork();
-        let core = inner.engine.coordinator();
-        let over = (!ours || core.remaining(&lock, clock::now()).is_zero())
-            .then(|| core.not_held(&lock, &self.key, clock::now()));
+        let is_over = !ours || inner.engine.remaining(&lock).is_zero();
+        let error = is_over.then(|| self.why_over(&mut inner, &lock));
         let token = if ours { inner.engine.into_token(lock) } else { None };
         // The deadline may pass between the two.
-        let expired =
-            |core: &Coordinator| core.lost_unasked(LostReason::Expired, &self.key, clock::now());
-        token.ok_or_else(|| over.unwrap_or_else(|| expired(inner.engine.coordinator())))
+        let expired = || {
+            let core = inner.engine.coordinator();
+            core.lost_unasked(LostReason::Expired, &self.key, clock::now())
+        };
+        token.ok_or_else(|| error.unwrap_or_else(expired))
     }
 
     /// Extends the lock to at least `ttl` from now, and never shortens it. While too few nodes
@@ -206,6 +213,9 @@ impl<'a> Guard<'a> {
         observe::call(Verb::Extend, &self.key, || {
             let mut inner = self.client.inner.borrow_mut();
             inner.reconnect_after_pause()?;
+            if inner.engine.remaining(self.lock()).is_zero() {
+                return Err(self.why_over(&mut inner, self.lock()));
+            }
             let op = inner.engine.extend(self.lock(), ttl, 0)?;
             inner.wait_for(op).map(|_| ())
         })

@@ -47,6 +47,18 @@ fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
 }
 
 #[test]
+fn late_grant_of_the_acquire_has_no_vote_in_an_extend() {
+    // Node 2 has the key for the ttl of the acquire, and does not know of the extend yet.
+    let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.answer_to(["EVALSHA"], [0], ":1\r\n");
+    bench.reply(2, "+OK\r\n");
+    assert!(bench.completion().is_none(), "the answer to the acquire was counted");
+    bench.reply(2, ":1\r\n");
+    bench.extended();
+}
+
+#[test]
 fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwhile() {
     let (mut bench, lock) = Bench::new(1).with_lock(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();

@@ -233,6 +233,35 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
 }
 
 #[test]
+fn pause_before_a_refused_release_is_short_again_after_an_acknowledged_one() {
+    #[track_caller]
+    fn answer(bench: &mut Bench, reply: &str) {
+        let sent = bench.names(0);
+        assert!(matches!(&sent[..], [it] if it.starts_with("EVAL")), "one release: {sent:?}");
+        bench.reply(0, reply);
+    }
+    const REFUSED: &str = "-BUSY a script runs\r\n";
+    let (mut bench, lock) = Bench::quiet(1).with_lock(&[0]);
+    bench.core.release(lock, 2, bench.now);
+    // Each refusal doubles the pause, up to a second.
+    for _ in 0..6 {
+        answer(&mut bench, REFUSED);
+        bench.pass(millis(1100));
+    }
+    answer(&mut bench, ":1\r\n");
+    bench.completion().unwrap();
+
+    let lock = bench.hold(&[0]);
+    bench.core.release(lock, 2, bench.now);
+    answer(&mut bench, REFUSED);
+    // As after a first refusal.
+    bench.pass(millis(150));
+    answer(&mut bench, ":1\r\n");
+    bench.completion().unwrap();
+    bench.assert_idle();
+}
+
+#[test]
 fn pending_releases_are_dropped_when_a_node_was_down_for_ten_max_ttl() {
     let (mut bench, lock) = Bench::new(3).with_lock(&[0, 1]);
     bench.sent(2);

@@ -63,9 +63,9 @@ nodes, and this program in them. A closed loop (without --rate) begins the next 
 ended, so a stall of the nodes counts once for each pair in flight; with --rate it counts for \
 everybody who would have come meanwhile.
 
-Keys begin with redlatch-bench:, are used by no other program, and are gone at the end. The load \
-is real, though: other users of the nodes feel it. Ctrl-C ends it early and prints what was \
-measured until then.";
+Keys begin with redlatch-bench:, are used by no other program, and are gone at the end; the \
+counter and the address of an election expire. The load is real, though: other users of the nodes \
+feel it. Ctrl-C ends it early and prints what was measured until then.";
 
 /// Measure latency and throughput on your nodes
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,4 @@
-//! `bench --election`: how long candidates have no leader, and what its run leaves behind.
+//! `bench --election`: how long candidates have no leader, and what is on the nodes afterwards.
 
 use support::{Folder, Node};
 

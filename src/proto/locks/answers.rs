@@ -43,11 +43,12 @@ impl Locks {
         let is_watched = self.is_any_key_watched();
         let (record, reply) = (self.records.get_mut(ask.record), NodeReply::Granted);
         let is_late = record.pending.unproven().contains(node);
-        if ask.sent.names != Names::Key || is_late || is_watched {
+        if is_late || is_watched {
             return self.on_answer(node, ask, reply, now);
         }
         record.pending.on_release_over(node);
-        record.pending.on_gone(node);
+        // No other release has to follow, because no request of a lost connection is late.
+        record.on_released(node, now);
         self.pending_releases[node.index()].on_acknowledged();
         if record.round.number == ask.round {
             record.cast((node, reply), ask.record, &mut self.verdicts);

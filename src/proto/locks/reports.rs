@@ -49,8 +49,11 @@ impl Locks {
     /// The error of a lock that is not held any more, and of whose end no report is kept. Its
     /// deadline may have passed without a turn that noticed it.
     pub fn not_held(&self, lock: &Lock, key: &[u8], now: Instant) -> Error {
-        let is_overdue = self.deadline(lock).is_some_and(|deadline| now >= deadline);
-        let reason = if is_overdue { LostReason::Expired } else { LostReason::Over };
+        let record = self.records.find(lock).map(|id| self.records.get(id));
+        let overdue = record.filter(|it| it.phase == Phase::Held && now >= it.deadline);
+        let reason = overdue.map_or(LostReason::Over, |record| {
+            self.renewals.reason_of_loss(record, LostReason::Expired)
+        });
         self.lost_unasked(reason, key, now)
     }
 

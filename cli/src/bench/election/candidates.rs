@@ -144,7 +144,7 @@ impl Candidates {
     }
 }
 
-/// No process is left behind, however the bench ends.
+/// No candidate outlives the bench, however it ends.
 impl Drop for Candidates {
     fn drop(&mut self) {
         self.processes.iter_mut().for_each(|process| end(&mut process.child));

@@ -292,13 +292,10 @@ impl Locks {
         lock: &Lock,
         now: Instant,
     ) -> Result<Outcome, Error> {
-        let Some(deadline) = self.deadline(lock) else {
-            return Err(self.lost_unasked(LostReason::Over, &[], now));
-        };
-        if now >= deadline {
-            return Err(self.lost_unasked(LostReason::Expired, &[], now));
+        match self.deadline(lock).filter(|&deadline| now < deadline) {
+            Some(deadline) => Ok(Outcome::Extended { deadline }),
+            None => Err(self.not_held(lock, &[], now)),
         }
-        Ok(Outcome::Extended { deadline })
     }
 
     /// No majority extended the lock. If too many nodes said that the key is not ours, the lock is

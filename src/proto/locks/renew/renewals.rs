@@ -372,7 +372,7 @@ impl Locks {
     ) -> Result<(), Error> {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(id) = id else {
-            return Err(self.lost_unasked(LostReason::Over, &[], now));
+            return Err(self.not_held(lock, &[], now));
         };
         let record = self.records.get_mut(id);
         auto_extend.check(record.caller_ttl)?;
