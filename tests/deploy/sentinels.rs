@@ -58,12 +58,21 @@ fn guarded(url: &str) -> Config {
 /// Drives the client until its node can be asked and the key of a new lock is on `master`.
 #[track_caller]
 fn lock_on(client: &Client, master: &Node) {
-    eventually(30 * SECOND, "a lock is on the new master", || {
+    let (start, mut last) = (Instant::now(), String::new());
+    eventually(30 * SECOND, "a lock is on the new master, see the output of the test", || {
         client.drive(millis(5)).expect("the poller works");
-        let Ok(guard) = client.try_lock("after", millis(1500)) else { return false };
-        let is_there = master.get("after").is_some();
-        // A late answer: the lock may have ended before.
-        let _ = guard.release();
+        let outcome = client.try_lock("after", millis(1500));
+        let is_there = outcome.is_ok() && master.get("after").is_some();
+        let text = match outcome {
+            // A late answer: the lock may have ended before.
+            Ok(guard) => format!("a lock, {is_there} on the new master: {:?}", guard.release()),
+            Err(error) => error.to_string(),
+        };
+        if text != last {
+            let role = if is_master(master) { "a master" } else { "no master" };
+            println!("{:?}: {text}; the promoted server is {role}", start.elapsed());
+            last = text;
+        }
         is_there
     });
 }

@@ -6,25 +6,20 @@
 //! has the pid of the child.
 
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::eventually;
+use super::ports::{free_port, is_free};
 use super::resp_client::{RespClient, Value};
 
 const INSTALL: &str = "$(command -v sudo) apt-get install -y redis-server";
 const START_LIMIT: Duration = Duration::from_secs(20);
-
-/// Ports below the range from which the kernel draws the ports of outgoing connections. In that
-/// range a client that reconnects to a killed server can end up connected to itself.
-const PORTS: std::ops::Range<u32> = 21_000..32_000;
 
 /// The program that the tests start: redis-server, or what `REDLATCH_TEST_SERVER` names.
 #[derive(Debug)]
@@ -226,27 +221,4 @@ pub(super) fn loopback(port: u16) -> SocketAddr {
 /// The value of one `name:value` line of INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-}
-
-/// A port on which no process listens at this moment.
-pub fn free_port() -> u16 {
-    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
-    let next = NEXT.get_or_init(|| {
-        let somewhere = RandomState::new().build_hasher().finish() % u64::from(u32::MAX);
-        AtomicU32::new(u32::try_from(somewhere).expect("a remainder of u32::MAX fits"))
-    });
-    for _ in PORTS {
-        let offset = next.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
-        let port = u16::try_from(PORTS.start + offset).expect("the range ends below 65536");
-        if is_free(port) {
-            return port;
-        }
-    }
-    panic!("no port is free in {PORTS:?}");
-}
-
-/// Whether a server could listen on this port. Connections that an earlier server left do not
-/// matter, because this test and a server both bind with SO_REUSEADDR.
-pub(super) fn is_free(port: u16) -> bool {
-    TcpListener::bind(loopback(port)).is_ok()
 }

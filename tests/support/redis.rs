@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use super::folder::Folder;
 use super::lock::ServerLock;
 use super::monitor::Monitor;
-use super::process::{Process, Recipe, field, free_port, is_free, loopback};
+use super::ports::{free_port, is_free};
+use super::process::{Process, Recipe, field, loopback};
 use super::resp_client::{RespClient, Value};
 use super::{SOON, eventually};
 

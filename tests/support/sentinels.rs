@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use super::eventually;
 use super::folder::Folder;
-use super::process::{Server, field, free_port, loopback};
+use super::ports::free_port;
+use super::process::{Server, field, loopback};
 use super::redis::Node;
 use super::resp_client::{RespClient, Value};
 
@@ -117,7 +118,11 @@ impl Sentinels {
     #[track_caller]
     pub fn fail_over(&self, to: &Node) {
         eventually(PATIENCE, "a failover begins", || {
-            self.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]).is_some_and(|it| it.is_ok())
+            let answer = self.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]);
+            // After an answer that was lost, it says that one is in progress. A second failover
+            // would promote the former master again.
+            let has_begun = |it: Value| it.is_ok() || format!("{it:?}").starts_with("-INPROG");
+            answer.is_some_and(has_begun)
         });
         self.wait_until_they_name(to);
     }

@@ -9,8 +9,20 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     CountingListener, Cut, Fleet, PLACES, PlainTimer, Proxy, RespClient, SOON, Scripted, Server,
-    ServerLock, Value, Way, despite_stalls, encode, eventually, millis,
+    ServerLock, Value, Way, again, despite_stalls, encode, eventually, free_port, is_reserved,
+    millis,
 };
+
+#[test]
+fn ports_of_one_process_are_in_no_block_of_another() {
+    if let Some(ports) = again::nodes() {
+        let port = ports[0].parse().expect("the parent gives a port");
+        assert!(is_reserved(port), "this process could take port {port} of its parent");
+        return;
+    }
+    let test = "ports_of_one_process_are_in_no_block_of_another";
+    again::run(module_path!(), test, &[free_port().to_string()]);
+}
 
 #[test]
 fn five_servers_are_five_processes() {
