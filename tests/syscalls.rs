@@ -126,24 +126,45 @@ fn one_fork_check_for_each_turn(calls: &Calls) {
 #[test]
 #[ignore = "needs strace: apt-get install strace"]
 fn call_that_a_thread_waits_for_looks_for_a_fork_once() {
-    let (threads, pairs) = (8, 200);
-    let fleet = Fleet::start(NODES as usize);
-    let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));
-    let (files, said) = strace("child_process_whose_threads_strace_traces", &orders, &[]);
-    assert!(said.contains(&format!("{} pairs", threads * pairs)), "it did its work: {said}");
-    let lines = |name: &str| {
-        let called = |file: &String| file.lines().filter(|line| line.starts_with(name)).count();
-        files.iter().map(called).sum::<usize>()
-    };
-    let (looks, waits, calls) = (lines("getpid("), lines("epoll_wait("), 2 * threads * pairs);
+    let (calls, lines) = calls_of_threads(8, 200);
+    let (looks, waits) = (lines("getpid("), lines("epoll_wait("));
     println!("{looks} looks, {calls} calls, {waits} wake-ups of the thread that drives");
     assert!(looks >= calls, "each call looks");
     // The rest is for the start and the end.
     assert!(looks <= calls + waits + 100, "{looks} looks for {calls} calls, {waits} wake-ups");
 }
 
+/// A turn of the thread that drives ends many calls, and all their threads sleep at one word.
 #[test]
-#[ignore = "needs strace: the test above starts it"]
+#[ignore = "needs strace: apt-get install strace"]
+fn threads_whose_calls_end_in_one_turn_are_woken_by_one_system_call() {
+    let (calls, lines) = calls_of_threads(24, 100);
+    let (sleeps, wakes) = (lines("FUTEX_WAIT_BITSET"), lines("FUTEX_WAKE_BITSET"));
+    println!("{sleeps} sleeps and {wakes} wakes in {calls} calls");
+    // A call whose answer comes before its thread sleeps has none.
+    assert!(sleeps >= calls / 2, "the threads sleep");
+    assert!(wakes * 4 <= calls, "{wakes} wakes in {calls} calls");
+    // Only the thread that drives yields, up to three times a turn.
+    let (yields, turns) = (lines("sched_yield("), lines("epoll_wait("));
+    assert!(yields <= 3 * turns + 10, "{yields} yields in {turns} turns");
+}
+
+/// Makes pairs in so many threads of one client. Returns how many calls that took, and a function
+/// that counts the lines with a word in what strace wrote.
+fn calls_of_threads(threads: usize, pairs: usize) -> (usize, impl Fn(&str) -> usize) {
+    let fleet = Fleet::start(NODES as usize);
+    let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));
+    let (files, said) = strace("child_process_whose_threads_strace_traces", &orders, &[]);
+    assert!(said.contains(&format!("{} pairs", threads * pairs)), "it did its work: {said}");
+    let lines = move |word: &str| {
+        let count = |file: &String| file.lines().filter(|line| line.contains(word)).count();
+        files.iter().map(count).sum::<usize>()
+    };
+    (2 * threads * pairs, lines)
+}
+
+#[test]
+#[ignore = "needs strace: the tests above start it"]
 fn child_process_whose_threads_strace_traces() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let words: Vec<&str> = told.split(' ').collect();

@@ -15,8 +15,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::Owner;
 use super::driving::Lead;
-use super::inner::{self, BUSY};
-use super::open::Open;
+use super::inner;
+use super::open::{Open, Waiter};
 use super::park;
 use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
@@ -98,9 +98,6 @@ impl<Q: Question> Call<Q> {
     /// runtime, wait inside `tokio::task::block_in_place`: the worker may be the one that polls
     /// tokio's sockets.
     ///
-    /// The thread is parked meanwhile: an [`unpark`](std::thread::Thread::unpark) of it by other
-    /// code may be used up.
-    ///
     /// # Errors
     /// The error of the call.
     pub fn wait(mut self) -> Result<Q::Answer, Error> {
@@ -123,33 +120,27 @@ impl<Q: Question> Call<Q> {
         let Call { owner, question, stage, .. } = self;
         let inner = &*owner.inner;
         park::with_bell(|bell| {
-            let waker = bell.waker();
             let key = question.key();
             let asked = inner.with(|open| {
-                let place = open.ask(true, |open, data| question.ask(key, open, data))?;
+                let place = open.ask(|open, data| question.ask(key, open, data))?;
                 *stage = Stage::Asked { place };
                 let lead = Lead::begin(inner, open);
-                match lead {
-                    Some(_) => open.drop_after_unlock(waker),
-                    None => open.note_waker(place, waker),
+                if lead.is_none() {
+                    open.note_waiter(place, Waiter::Thread(bell.bell()));
                 }
-                Ok((place, lead, open.driving.waiting >= BUSY))
+                Ok((place, lead))
             });
-            let (place, lead, busy) = asked.and_then(|asked| asked)?;
+            let (place, lead) = asked.and_then(|asked| asked)?;
             if let Some(lead) = lead {
                 let led = lead.drive(|open| {
                     open.fetch(place).map(|result| finish(owner, question, open, place, result))
                 });
                 return led.and_then(|result| result);
             }
-            if busy {
-                bell.make_way();
-            }
             loop {
                 bell.wait(None);
-                let waker = bell.waker();
                 let fetched = inner.with_unforked(|open| {
-                    let polled = open.poll_place(place, waker);
+                    let polled = open.poll_place(place, Waiter::Thread(bell.bell()));
                     polled.map(|result| finish(owner, question, open, place, result))
                 });
                 if let Poll::Ready(result) = fetched? {
@@ -202,19 +193,18 @@ fn request<Q: Question>(
     waker: Waker,
 ) -> Result<(), Error> {
     let key = question.key();
-    let asked = owner.inner.with(|open| {
-        match open.ask(false, |open, data| question.ask(key, open, data)) {
+    let asked =
+        owner.inner.with(|open| match open.ask(|open, data| question.ask(key, open, data)) {
             Ok(place) => {
                 *stage = Stage::Asked { place };
-                open.note_waker(place, waker);
+                open.note_waiter(place, Waiter::Task(waker));
                 Ok(())
             }
             Err(error) => {
                 open.drop_after_unlock(waker);
                 Err(error)
             }
-        }
-    });
+        });
     asked.and_then(|asked| asked)
 }
 
@@ -227,7 +217,7 @@ fn fetch<Q: Question>(
 ) -> Result<Poll<Result<Q::Answer, Error>>, Error> {
     let Stage::Asked { place } = stage else { unreachable!("the request was made before") };
     owner.inner.with(|open| {
-        let polled = open.poll_place(place, waker);
+        let polled = open.poll_place(place, Waiter::Task(waker));
         polled.map(|result| finish(owner, question, open, place, result))
     })
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::bell::Ringing;
 use super::driving::{Driving, Nap};
 use super::lock_state::LockState;
 use super::open::{AfterUnlock, Open, Place};
@@ -380,12 +381,16 @@ impl Inner {
     /// Unlocks the mutex, and wakes the calls that are due. A panic of a waker is its executor's
     /// problem, and does not affect the wakers after it.
     fn wake_calls(&self, mut state: MutexGuard<'_, State>) {
+        // Threads first, because wakers of the user's may block.
+        let rung = state.after_unlock.rung.take();
+        let wake_threads = || rung.into_iter().for_each(Ringing::wake);
         let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
         let count = woken.len() + dropped.len();
         if count <= 1 {
             // Nearly always: the waker of the call that has just fetched its result, if any.
             let (woken, dropped) = (woken.pop(), dropped.pop());
             drop(state);
+            wake_threads();
             woken.into_iter().for_each(wake);
             dropped.into_iter().for_each(|waker| wake_or_drop(waker, false));
             return;
@@ -397,12 +402,14 @@ impl Inner {
             let all = woken.chain(dropped.drain(..).map(|waker| (waker, false)));
             carried.iter_mut().zip(all).for_each(|(place, it)| *place = Some(it));
             drop(state);
+            wake_threads();
             carried.into_iter().flatten().for_each(|(waker, wake)| wake_or_drop(waker, wake));
             return;
         }
         let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
         let (mut woken, mut dropped) = (mem::take(woken), mem::take(dropped));
         drop(state);
+        wake_threads();
         woken.drain(..).for_each(|waker| wake_or_drop(waker, true));
         dropped.drain(..).for_each(|waker| wake_or_drop(waker, false));
         // The buffers are reused, unless new ones were filled meanwhile.
@@ -507,7 +514,11 @@ impl State {
     fn end_calls(&mut self, closed: ClosedReason) {
         for (_, place) in &mut self.places {
             match place {
-                Place::Asked { waker, .. } => self.after_unlock.woken.extend(waker.take()),
+                Place::Asked { waiter, .. } => {
+                    if let Some(waiter) = waiter.take() {
+                        self.after_unlock.wake(waiter);
+                    }
+                }
                 Place::Held { lock_state, .. } => {
                     lock_state.ends(Some(Error::Closed(closed)), &mut self.after_unlock.woken);
                 }

@@ -6,6 +6,7 @@
 //! those of other calls. The driver waits for the sockets without the mutex. A thread that waits
 //! for its own call can drive the client instead of the driver's thread: see the module `driving`.
 
+mod bell;
 mod call;
 mod campaigns;
 mod driving;

@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 
 use slab::Slab;
 
+use super::bell::{Bell, Ringing};
 use super::driving::Driving;
 use super::lock_state::LockState;
 use crate::net::engine::Engine;
@@ -27,9 +28,20 @@ use crate::proto::node_set::NodeId;
 /// How many lock states are kept for the next guards.
 const SPARES: usize = 1024;
 
+/// Who waits for a call.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// A task, whose waker is the user's.
+    Task(Waker),
+    /// A thread.
+    Thread(Arc<Bell>),
+}
+
 /// What is done after the mutex is unlocked.
 #[derive(Debug, Default)]
 pub(super) struct AfterUnlock {
+    /// The threads to be woken.
+    pub(super) rung: Ringing,
     pub(super) woken: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
     /// The places of futures that have a result and are woken later, in this order: see
@@ -42,7 +54,23 @@ pub(super) struct AfterUnlock {
 impl AfterUnlock {
     /// How many calls are to be woken, at once or later.
     pub(super) fn to_wake(&self) -> usize {
-        self.woken.len() + self.unwoken.len()
+        self.rung.len() + self.woken.len() + self.unwoken.len()
+    }
+
+    /// A waiter is woken after the mutex is unlocked.
+    pub(super) fn wake(&mut self, waiter: Waiter) {
+        match waiter {
+            Waiter::Task(waker) => self.woken.push(waker),
+            Waiter::Thread(bell) => self.rung.ring(&bell),
+        }
+    }
+
+    /// A waiter is not needed any more. A waker is the user's: it must not be dropped while the
+    /// mutex is locked.
+    pub(super) fn drop_waiter(&mut self, waiter: Waiter) {
+        if let Waiter::Task(waker) = waiter {
+            self.dropped.push(waker);
+        }
     }
 
     /// Whether futures are to be woken later.
@@ -61,13 +89,7 @@ impl AfterUnlock {
 #[derive(Debug)]
 pub(super) enum Place {
     /// A call waits for the result.
-    Asked {
-        op: Op,
-        ended: bool,
-        waker: Option<Waker>,
-        /// A thread waits for the call; otherwise it is a future.
-        blocks: bool,
-    },
+    Asked { op: Op, ended: bool, waiter: Option<Waiter> },
     /// A guard holds the lock that the call got: its updates change the state.
     Held { token: LockToken, lock_state: Arc<LockState> },
     /// A campaign: its requests and the updates of its locks have this place.
@@ -100,7 +122,6 @@ impl Open<'_> {
     /// result.
     pub(super) fn ask(
         &mut self,
-        blocks: bool,
         ask: impl FnOnce(&mut Open<'_>, u64) -> Result<Op, Error>,
     ) -> Result<usize, Error> {
         if self.closing {
@@ -110,7 +131,7 @@ impl Open<'_> {
         match ask(self, place as u64) {
             Ok(op) => {
                 self.asks = true;
-                self.places[place] = Place::Asked { op, ended: false, waker: None, blocks };
+                self.places[place] = Place::Asked { op, ended: false, waiter: None };
                 Ok(place)
             }
             Err(error) => {
@@ -120,58 +141,59 @@ impl Open<'_> {
         }
     }
 
-    /// The result of a call, if there is one; otherwise notes `waker`, which is woken when there
+    /// The result of a call, if there is one; otherwise notes `waiter`, which is woken when there
     /// is.
     pub(super) fn poll_place(
         &mut self,
         place: usize,
-        waker: Waker,
+        waiter: Waiter,
     ) -> Poll<Result<Outcome, Error>> {
         self.pass_on_results();
         let polled = self.fetch(place);
         if polled.is_ready() {
-            self.drop_after_unlock(waker);
+            self.after_unlock.drop_waiter(waiter);
         } else {
-            self.set_waker(place, Some(waker));
+            self.set_waiter(place, Some(waiter));
         }
         polled
     }
 
     /// The result of a call, if there is one that was passed on.
     pub(super) fn fetch(&mut self, place: usize) -> Poll<Result<Outcome, Error>> {
-        let Some(Place::Asked { op, ended, waker, .. }) = self.places.get_mut(place) else {
+        let Some(Place::Asked { op, ended, waiter }) = self.places.get_mut(place) else {
             // The client is closing: the call was woken, and has lost its place.
             return Poll::Ready(Err(Error::Closed(ClosedReason::Asked)));
         };
         if !mem::take(ended) {
             return Poll::Pending;
         }
-        let (op, noted) = (*op, waker.is_some());
+        let (op, noted) = (*op, waiter.is_some());
         self.after_unlock.coming = self.after_unlock.coming.saturating_sub(1);
         let Some(done) = self.engine.fetch(op) else { return Poll::Pending };
         if noted {
-            self.set_waker(place, None);
+            self.set_waiter(place, None);
         }
         Poll::Ready(done.result)
     }
 
-    /// Notes the waker of a call whose request was just made. If the result is there already, the
-    /// waker is woken, and the call fetches the result at its next poll.
-    pub(super) fn note_waker(&mut self, place: usize, waker: Waker) {
+    /// Notes who waits for a call whose request was just made. If the result is there already, the
+    /// waiter is woken, and fetches it.
+    pub(super) fn note_waiter(&mut self, place: usize, waiter: Waiter) {
         self.pass_on_results();
         match self.places.get(place) {
-            Some(Place::Asked { ended: false, .. }) => self.set_waker(place, Some(waker)),
-            _ => self.after_unlock.woken.push(waker),
+            Some(Place::Asked { ended: false, .. }) => self.set_waiter(place, Some(waiter)),
+            _ => self.after_unlock.wake(waiter),
         }
     }
 
-    /// Replaces the waker of a call that waits. The former one is the user's: it is dropped after
-    /// the mutex is unlocked.
-    fn set_waker(&mut self, place: usize, new: Option<Waker>) {
-        if let Some(Place::Asked { waker, .. }) = self.places.get_mut(place) {
+    /// Replaces the waiter of a call.
+    fn set_waiter(&mut self, place: usize, new: Option<Waiter>) {
+        if let Some(Place::Asked { waiter, .. }) = self.places.get_mut(place) {
             self.driving.waiting += usize::from(new.is_some());
-            self.driving.waiting -= usize::from(waker.is_some());
-            self.after_unlock.dropped.extend(mem::replace(waker, new));
+            self.driving.waiting -= usize::from(waiter.is_some());
+            if let Some(former) = mem::replace(waiter, new) {
+                self.after_unlock.drop_waiter(former);
+            }
         }
     }
 
@@ -183,7 +205,7 @@ impl Open<'_> {
     /// A call is over: its place is free, unless a guard has it by now.
     pub(super) fn leave(&mut self, place: usize) {
         if let Some(Place::Asked { .. }) = self.places.get(place) {
-            self.set_waker(place, None);
+            self.set_waiter(place, None);
             self.places.remove(place);
         }
     }
@@ -212,7 +234,7 @@ impl Open<'_> {
         unshared.set_keys(keys);
         lock_state.set_deadline(self.engine.deadline(lock));
         let held = Place::Held { token: lock.token(), lock_state: Arc::clone(&lock_state) };
-        self.set_waker(place, None);
+        self.set_waiter(place, None);
         self.places[place] = held;
         lock_state
     }
@@ -239,17 +261,17 @@ impl Open<'_> {
     pub(super) fn pass_on_results(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
-                Some(Place::Asked { op: asked, ended, waker, blocks }) if *asked == op => {
+                Some(Place::Asked { op: asked, ended, waiter }) if *asked == op => {
                     *ended = true;
-                    if waker.is_some() {
-                        self.driving.woke_a_thread = *blocks;
-                        self.after_unlock.coming += 1;
-                        if *blocks {
-                            self.driving.waiting -= 1;
-                            self.after_unlock.woken.extend(waker.take());
-                        } else {
-                            self.after_unlock.unwoken.push_back(data as usize);
-                        }
+                    let Some(noted) = waiter else { continue };
+                    self.after_unlock.coming += 1;
+                    self.driving.woke_a_thread = matches!(noted, Waiter::Thread(_));
+                    if let Waiter::Thread(bell) = noted {
+                        self.after_unlock.rung.ring(bell);
+                        self.driving.waiting -= 1;
+                        *waiter = None;
+                    } else {
+                        self.after_unlock.unwoken.push_back(data as usize);
                     }
                 }
                 // No call waits for the result.
@@ -271,14 +293,14 @@ impl Open<'_> {
     /// of the executor would be woken for them, only to wait for the mutex. A thread costs a
     /// wake-up in either case, and is woken at once.
     pub(super) fn wake_futures(&mut self, at_once: usize) {
-        let AfterUnlock { woken, unwoken, coming, .. } = &mut *self.after_unlock;
-        while coming.saturating_sub(unwoken.len()) < at_once {
-            let Some(place) = unwoken.pop_front() else { return };
+        let after_unlock = &mut *self.after_unlock;
+        while after_unlock.coming.saturating_sub(after_unlock.unwoken.len()) < at_once {
+            let Some(place) = after_unlock.unwoken.pop_front() else { return };
             // A future that was polled or dropped before it was woken does not wait any more.
-            if let Some(Place::Asked { ended: true, waker, .. }) = self.places.get_mut(place) {
-                if let Some(waker) = waker.take() {
+            if let Some(Place::Asked { ended: true, waiter, .. }) = self.places.get_mut(place) {
+                if let Some(waiter) = waiter.take() {
                     self.driving.waiting -= 1;
-                    woken.push(waker);
+                    after_unlock.wake(waiter);
                 }
             }
         }
@@ -374,7 +396,7 @@ mod tests {
     /// yet.
     fn ask(open: &mut Open<'_>, wait: Duration) -> (usize, Op) {
         let options = LockOptions::new(TTL).wait(wait);
-        let place = open.ask(false, |open, data| open.engine.acquire(b"a", options, data)).unwrap();
+        let place = open.ask(|open, data| open.engine.acquire(b"a", options, data)).unwrap();
         let Place::Asked { op, .. } = open.places[place] else { panic!("it is asked") };
         (place, op)
     }
@@ -418,11 +440,11 @@ mod tests {
         let tried = client.owner.inner.with(|open| {
             let places = [(); 6].map(|()| ask(open, Duration::ZERO).0);
             for place in places {
-                open.set_waker(place, Some(Waker::noop().clone()));
+                open.set_waiter(place, Some(Waiter::Task(Waker::noop().clone())));
             }
             open.pass_on_results();
             let waits = |open: &Open<'_>, place: &usize| {
-                matches!(open.places[*place], Place::Asked { waker: Some(_), .. })
+                matches!(open.places[*place], Place::Asked { waiter: Some(_), .. })
             };
             let woken = |open: &mut Open<'_>| {
                 open.wake_futures(2);
@@ -456,7 +478,7 @@ mod tests {
             let slept = inner.with(|open| {
                 for _ in 0..3 {
                     let (place, _) = ask(open, Duration::ZERO);
-                    open.set_waker(place, Some(Waker::noop().clone()));
+                    open.set_waiter(place, Some(Waiter::Task(Waker::noop().clone())));
                 }
                 !inner.is_awake()
             });
@@ -482,7 +504,7 @@ mod tests {
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
             let token = LockToken::parse(&"0".repeat(40)).unwrap();
             let others = [
-                Place::Asked { op, ended: false, waker: None, blocks: false },
+                Place::Asked { op, ended: false, waiter: None },
                 Place::Held { token, lock_state: Arc::clone(&lock_state) },
             ];
             for other in others {

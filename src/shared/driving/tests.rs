@@ -235,7 +235,7 @@ fn a_leader_fetches_a_result_that_is_there_before_it_sleeps() {
     inner.set_awake();
     let place = inner.with(|open| {
         let options = LockOptions::once(TTL);
-        open.ask(true, |open, data| open.engine.acquire(b"refused", options, data)).unwrap()
+        open.ask(|open, data| open.engine.acquire(b"refused", options, data)).unwrap()
     });
     let place = place.unwrap();
     let rested = inner.rest(false, poller, &mut |open| open.fetch(place));

@@ -1,13 +1,24 @@
 //! The locks and threads of the crate `shuttle`, under the names that `src/net/sync.rs` gives those
 //! of the standard library.
 
+#[path = "../../../../src/net/sync/portable.rs"]
+mod portable;
+
 use std::cell::Cell;
 use std::sync::{Arc, LockResult};
 use std::time::Duration;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use shuttle::sync::{Mutex, MutexGuard, PoisonError};
 pub use shuttle::{thread, thread_local};
+
+/// More words would not be used: the threads of a test share the first.
+pub const WORD_COUNT: usize = 2;
+
+shuttle::lazy_static! {
+    pub(crate) static ref WORDS: [portable::Word; WORD_COUNT] = Default::default();
+    pub(crate) static ref SLEEPERS: AtomicU32 = AtomicU32::new(0);
+}
 
 std::thread_local! {
     static NAPS_END: Cell<bool> = const { Cell::new(false) };
@@ -31,6 +42,10 @@ pub struct Condvar(Arc<shuttle::sync::Condvar>);
 impl Condvar {
     pub fn notify_one(&self) {
         self.0.notify_one();
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
     }
 
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
