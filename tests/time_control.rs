@@ -16,6 +16,7 @@ use redlatch::testing::clock;
 use redlatch::testing::tcp::Masters;
 use redlatch::{
     AutoExtend, Client, Config, Error, LockOptions, LostReason, RestartGuard, SharedClient,
+    SharedGuard,
 };
 use redlatch::{Lock, NodeState, Outcome};
 
@@ -94,6 +95,31 @@ fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
     let guard = shared.lock("bounded", options).wait().unwrap();
     clock::advance(TTL);
     assert!(is_lost(guard.check(), LostReason::MaxHold));
+}
+
+/// The driver notices the expiry at any moment beside these calls, so this is tried many times.
+#[test]
+fn reason_of_an_expiry_is_the_same_before_and_after_the_driver_noticed_it() {
+    let (_alone, masters) = alone_with_masters();
+    let client = SharedClient::connect_blocking(config(&masters)).unwrap();
+    let calls: [fn(SharedGuard) -> bool; 4] = [
+        |guard| is_lost(guard.check(), LostReason::Expired),
+        |mut guard| is_lost(guard.extend(TTL).wait(), LostReason::Expired),
+        |mut guard| is_lost(guard.auto_extend(HOUR), LostReason::Expired),
+        |guard| is_lost(guard.into_token(), LostReason::Expired),
+    ];
+    for round in 0..100 {
+        for (number, call) in calls.iter().enumerate() {
+            for noticed in [false, true] {
+                let guard = client.lock(format!("a{number}"), TTL).wait().expect("it is free");
+                clock::advance(2 * TTL);
+                if noticed {
+                    comes_true("the driver notices it", || guard.deadline().is_none());
+                }
+                assert!(call(guard), "round {round}, call {number}, noticed: {noticed}");
+            }
+        }
+    }
 }
 
 #[test]

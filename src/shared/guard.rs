@@ -12,8 +12,9 @@ use super::call::{Answering, Call, Question, sealed};
 use super::lock_state::LockState;
 use super::open::Open;
 use super::watcher::{Expiring, LockWatcher, Lost};
+use crate::net::clock;
 use crate::net::observe::{Ended, Verb, Watch};
-use crate::proto::error::Error;
+use crate::proto::error::{Error, LostReason};
 use crate::proto::ids::Op;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
@@ -78,10 +79,11 @@ impl SharedGuard {
     /// # Errors
     /// Invalid terms, [`Error::Lost`], or [`Error::Closed`].
     pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
-        let auto_extend = auto_extend.into();
-        self.view()
-            .inner()
-            .with(|open| open.auto_extend(self.lock(), auto_extend, self.view().lock_state()))?
+        let (view, auto_extend) = (self.view(), auto_extend.into());
+        view.inner().with(|open| {
+            let begun = open.auto_extend(self.lock(), auto_extend, view.lock_state());
+            view.or_why_over(begun, open)
+        })?
     }
 
     /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,
@@ -115,12 +117,20 @@ impl SharedGuard {
     /// [`Error::Lost`] if the lock was over, [`Error::Closed`] if the client was closed.
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
-        let given = self.view().inner().with(|open| {
+        let view = self.view();
+        view.inner().with(|open| {
+            // Before the lock's record ends, which knows the reason.
+            let is_over = open.engine.remaining(&lock).is_zero();
+            let error = is_over.then(|| view.why_over(open));
             let token = open.engine.into_token(lock);
-            open.end_lock(self.view().lock_state());
-            token
-        })?;
-        given.ok_or_else(|| self.check().expect_err("it is over"))
+            open.end_lock(view.lock_state());
+            // The deadline may pass between the two.
+            let expired = || {
+                let core = open.engine.coordinator();
+                core.lost_unasked(LostReason::Expired, view.key(), clock::now())
+            };
+            token.ok_or_else(|| error.unwrap_or_else(expired))
+        })?
     }
 
     fn lock(&self) -> &Lock {
@@ -263,7 +273,8 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        open.engine.extend(self.guard.lock(), self.ttl, data)
+        let asked = open.engine.extend(self.guard.lock(), self.ttl, data);
+        self.guard.view().or_why_over(asked, open)
     }
 
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {

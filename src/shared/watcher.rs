@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::inner::Inner;
 use super::lock_state::{Awaited, LockState};
+use super::open::Open;
 use super::park;
 use crate::net::clock;
 use crate::proto::error::{ClosedReason, Error};
@@ -167,8 +168,7 @@ impl LockWatcher {
     fn left(&self) -> Result<Duration, Error> {
         let left = self.remaining();
         if left.is_zero() {
-            let error = if self.inner.is_ours() { self.lock_state.error() } else { None };
-            return Err(error.unwrap_or_else(|| self.is_over()));
+            return Err(self.is_over());
         }
         Ok(left)
     }
@@ -192,12 +192,30 @@ impl LockWatcher {
         write!(f, "{name} {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
     }
 
-    /// The error for a lock of whose end no report is kept.
+    /// The error for a lock that is over.
     fn is_over(&self) -> Error {
-        let over = self
-            .inner
-            .with(|open| open.engine.coordinator().not_held(&self.lock, self.key(), clock::now()));
-        over.unwrap_or_else(|closed| closed)
+        self.inner.with(|open| self.why_over(open)).unwrap_or_else(|closed| closed)
+    }
+
+    /// The error for a lock that is over. The client's mutex is locked: otherwise the driver could
+    /// end the lock after the look at its state and before the look at its record.
+    pub(super) fn why_over(&self, open: &mut Open<'_>) -> Error {
+        open.pass_on_results();
+        let core = open.engine.coordinator();
+        let known = self.lock_state.error();
+        known.unwrap_or_else(|| core.not_held(&self.lock, self.key(), clock::now()))
+    }
+
+    /// The result of a call that needs the lock to be held: if it is over, the error says why.
+    pub(super) fn or_why_over<T>(
+        &self,
+        result: Result<T, Error>,
+        open: &mut Open<'_>,
+    ) -> Result<T, Error> {
+        result.map_err(|error| match error {
+            Error::Lost { .. } => self.why_over(open),
+            error => error,
+        })
     }
 }
 
