@@ -149,9 +149,16 @@ static HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// A text that spells no token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A text that spells no token. `Debug` is the same as `Display`, so that a `main` that returns it
+/// prints its sentence.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InvalidToken;
+
+impl fmt::Debug for InvalidToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for InvalidToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

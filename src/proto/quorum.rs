@@ -61,8 +61,19 @@ pub struct Ballot {
     /// won any more.
     spare: i8,
     verdict: Verdict,
-    /// Whether votes still count after the question cannot be won any more.
-    stays_open: bool,
+    lost: Lost,
+}
+
+/// When a question that cannot be won any more is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    /// At once.
+    Unwinnable,
+    /// When so many nodes have denied it that the others are no quorum, or when that cannot come
+    /// any more.
+    Proven,
+    /// When all electors have voted.
+    Counted,
 }
 
 impl Ballot {
@@ -75,18 +86,25 @@ impl Ballot {
     /// A question to `electors` that `needed` grants win.
     #[inline]
     pub fn of_quorum(electors: NodeSet, needed: usize) -> Ballot {
-        Ballot::new(electors, needed, false)
+        Ballot::new(electors, needed, Lost::Unwinnable)
+    }
+
+    /// A question to `electors` that `needed` grants win, and about which denials prove something.
+    /// If it cannot be won any more, it takes votes until more nodes have denied it than may fail,
+    /// or until that cannot happen any more, or until it is closed.
+    pub fn that_waits_for_proof(electors: NodeSet, needed: usize) -> Ballot {
+        Ballot::new(electors, needed, Lost::Proven)
     }
 
     /// A question to `electors` that `needed` grants win, and whose refusals matter, too. Even when
     /// it cannot be won any more, it takes votes until all electors have voted or it is closed.
     pub fn that_stays_open(electors: NodeSet, needed: usize) -> Ballot {
-        Ballot::new(electors, needed, true)
+        Ballot::new(electors, needed, Lost::Counted)
     }
 
     /// The question is lost from the start if there are fewer electors than grants are needed, and
     /// won if no grant is needed.
-    fn new(electors: NodeSet, needed: usize, stays_open: bool) -> Ballot {
+    fn new(electors: NodeSet, needed: usize, lost: Lost) -> Ballot {
         // There are at most `MAX_NODES` electors, so their number fits into an `i8`.
         let (most, missing) = (electors.len() as i8, u8::try_from(needed).unwrap_or(u8::MAX));
         let mut ballot = Ballot {
@@ -97,7 +115,7 @@ impl Ballot {
             missing,
             spare: most.saturating_sub_unsigned(missing),
             verdict: Verdict::Undecided,
-            stays_open,
+            lost,
         };
         ballot.verdict = ballot.judge();
         ballot
@@ -189,7 +207,15 @@ impl Ballot {
     /// The verdict on a question that cannot be won any more.
     #[cold]
     fn judge_unwinnable(&self) -> Verdict {
-        let open = self.stays_open && !self.undecided().is_empty();
+        let open = match self.lost {
+            Lost::Unwinnable => false,
+            Lost::Proven => {
+                let (denied, open) = (self.denials.len(), self.undecided().len());
+                let may_fail = self.electors.len().saturating_sub(self.needed());
+                denied <= may_fail && denied + open > may_fail
+            }
+            Lost::Counted => !self.undecided().is_empty(),
+        };
         if open { Verdict::Undecided } else { Verdict::Lost }
     }
 }
@@ -320,12 +346,42 @@ mod tests {
 
     #[test]
     fn a_node_that_was_not_asked_has_no_vote() {
-        let mut ballot = Ballot::new(NodeSet::first(2), 2, false);
+        let mut ballot = Ballot::of_quorum(NodeSet::first(2), 2);
         ballot.cast(NodeId::new(5), Vote::Grant);
         assert_eq!(ballot.cast(NodeId::new(0), Vote::Grant), Verdict::Undecided);
         assert_eq!(ballot.cast(NodeId::new(1), Vote::Grant), Verdict::Won);
-        assert_eq!(Ballot::new(NodeSet::EMPTY, 0, false).verdict(), Verdict::Won);
-        assert_eq!(Ballot::new(NodeSet::first(1), 2, false).verdict(), Verdict::Lost);
+        assert_eq!(Ballot::of_quorum(NodeSet::EMPTY, 0).verdict(), Verdict::Won);
+        assert_eq!(Ballot::of_quorum(NodeSet::first(1), 2).verdict(), Verdict::Lost);
+    }
+
+    /// For all votes of five nodes, in every order: it ends as soon as the end cannot change, and
+    /// with that end.
+    #[test]
+    fn ballot_that_waits_for_proof_ends_when_its_denials_decide() {
+        for mut code in 0..3_usize.pow(5) {
+            let votes = [(); 5].map(|()| {
+                let vote = VOTES[code % 3];
+                code /= 3;
+                vote
+            });
+            let mut ballot = Ballot::that_waits_for_proof(NodeSet::first(5), 3);
+            for (index, &vote) in votes.iter().enumerate() {
+                let verdict = ballot.cast(NodeId::new(index), vote);
+                let count = |of: Vote| votes[..=index].iter().filter(|&&it| it == of).count();
+                let (open, denied) = (4 - index, count(Vote::Deny));
+                let winnable = count(Vote::Grant) + open >= 3;
+                let provable = denied < 3 && denied + open >= 3;
+                let expected = match count(Vote::Grant) {
+                    3.. => Verdict::Won,
+                    _ if winnable || provable => Verdict::Undecided,
+                    _ => Verdict::Lost,
+                };
+                assert_eq!(verdict, expected, "{votes:?}, {index}");
+                if verdict != Verdict::Undecided {
+                    break;
+                }
+            }
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use redlatch::{
 pub const TTL: Duration = Duration::from_secs(10);
 
 /// The node timeout of the tests, unless they set another.
-const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The core reports the loss of a kept lock this long before its deadline.
 pub const LOSS_BEFORE: Duration = Duration::from_millis(2);

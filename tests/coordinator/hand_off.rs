@@ -247,13 +247,47 @@ fn adopt_does_not_count_a_node_in_quarantine() {
     }
 }
 
+/// Two of three nodes have to say that they lack the token. One has failed, so the answer of the
+/// third node decides, although the request cannot be won any more.
 #[test]
-fn adopt_that_a_minority_denied_has_no_quorum() {
-    let mut bench = Bench::new(3);
-    bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
-        bench.answer_to(["EVAL"], [node], reply);
+fn request_by_a_token_that_one_node_lacks_waits_for_the_node_that_can_prove_that_it_is_gone() {
+    for adopts in [true, false] {
+        for third in [Some("lacks"), Some("has"), Some("fails"), None] {
+            let mut bench = Bench::quiet(3);
+            let lacks = if adopts { ":-2\r\n" } else { ":0\r\n" };
+            match adopts {
+                true => bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap(),
+                false => bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap(),
+            };
+            (0..3).for_each(|node| drop(bench.sent(node)));
+            bench.reply(0, lacks);
+            bench.reply(1, "-LOADING no\r\n");
+            assert!(bench.completion().is_none(), "the third node may lack it, too");
+            match third {
+                Some("lacks") => bench.reply(2, lacks),
+                Some("has") => bench.reply(2, ":1\r\n"),
+                Some(_) => bench.reply(2, "-LOADING no\r\n"),
+                None => bench.pass(bench::NODE_TIMEOUT),
+            }
+            let error = bench.refused();
+            let is_right = match third {
+                Some("lacks") => matches!(error, Error::Lost { reason: LostReason::Gone, .. }),
+                _ => matches!(error, Error::NoQuorum(_)),
+            };
+            assert!(is_right, "adopts: {adopts}, the third {third:?}: {error}");
+        }
     }
-    let result = bench.completion().expect("one node is no majority").result;
-    assert!(matches!(result, Err(Error::NoQuorum(_))), "two may have it: {result:?}");
+}
+
+/// Of five nodes two have failed and one has the token: three denials cannot come any more.
+#[test]
+fn request_by_a_token_ends_when_no_answer_can_prove_that_it_is_gone() {
+    let mut bench = Bench::quiet(5);
+    bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+    (0..5).for_each(|node| drop(bench.sent(node)));
+    let replies = ["-LOADING no\r\n", "-LOADING no\r\n", ":1\r\n"];
+    bench.answer_each(replies.into_iter().enumerate());
+    assert!(bench.completion().is_none(), "it can be won");
+    bench.reply(3, ":0\r\n");
+    assert!(matches!(bench.refused(), Error::NoQuorum(_)), "node 4 changes nothing");
 }

@@ -83,6 +83,12 @@ impl Cluster {
         Ballot::of_quorum(self.voters, self.quorum)
     }
 
+    /// As [`ballot`](Cluster::ballot), for a question about a token: if most nodes deny that they
+    /// have it, it is gone, and the caller wants to know that.
+    pub fn ballot_about_token(&self) -> Ballot {
+        Ballot::that_waits_for_proof(self.voters, self.quorum)
+    }
+
     /// Whether the node became a member of the list after this moment, as far as this client knows.
     pub fn joined_since(&self, node: NodeId, moment: Instant) -> bool {
         self.nodes[node.index()].joined.is_some_and(|joined| joined >= moment)

@@ -305,7 +305,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let named = keys.named()?;
         let (cluster, ttl) = (self.locks.cluster(), Ttl::new(ttl, self.settings().max_ttl)?);
-        let work = Work::Extend(TokenExtend::new(token, ttl, cluster.ballot()));
+        let work = Work::Extend(TokenExtend::new(token, ttl, cluster.ballot_about_token()));
         self.begin_task(named.borrowed(), work, data, now)
     }
 

@@ -53,7 +53,7 @@ impl Locks {
         let ttl = self.check_params(keys, ttl, auto_extend)?;
         self.check_room()?;
         let fresh = self.random_token(token.hands_over(), owner);
-        let round = Round::acquire(self.cluster.ballot(), now, ttl);
+        let round = Round::acquire(self.cluster.ballot_about_token(), now, ttl);
         let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
         // An adopt never shortens the ttl of a key, and the client does not know that ttl. So it
         // may be as long as the settings allow.
