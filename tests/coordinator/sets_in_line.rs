@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use redlatch::testing::master::Trouble;
 use redlatch::{KeySet, LockOptions};
 
 use super::line::{LONG, MS};
 use super::line_world::World;
-use super::sets_world::{ask_for, assert_nothing_left, has_key_everywhere, holder_of, line_of};
+use super::sets_world::{
+    ask_for, assert_nothing_left, has_key_everywhere, holder_of, line_of, lines_of,
+};
 
 const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
 
@@ -194,4 +197,30 @@ fn set_that_gives_up_leaves_every_line_and_key() {
         world.pass(1000 * MS);
         assert_nothing_left(&world);
     }
+}
+
+/// A node that refuses the channel keeps the waiter without one. So the release has to name the
+/// waiter without one also after it has moved on to the line of another key, where this node does
+/// not take part.
+#[test]
+fn set_that_moved_on_leaves_the_line_of_a_node_that_refused_its_channel() {
+    let (mut world, [set]) = World::with_clients(3);
+    let reply = "-NOPERM no permissions to run the 'subscribe' command\r\n".into();
+    world.master_mut(0).suffer(Trouble::Answers { commands: vec!["subscribe".into()], reply });
+    world.run_on(0..3, &[b"SET", b"b", b"another"]);
+    let op = ask_for(&mut world, set, &ALL);
+    world.settle();
+    assert_eq!(lines_of(&world, b"b"), [1, 1, 1]);
+    world.run(0, &[b"SET", b"a", b"another"]);
+    world.freeze(0);
+    for node in 1..3 {
+        world.run(node, &[b"SET", b"c", b"another"]);
+        world.run(node, &[b"DEL", b"b"]);
+    }
+    world.pass(20 * MS);
+    assert_eq!(lines_of(&world, b"c"), [0, 1, 1], "it has moved on");
+    world.call(set, |core, now| core.cancel(op, now));
+    world.thaw(0);
+    world.settle();
+    assert_eq!(ALL.map(|key| lines_of(&world, key)), [[0; 3]; 3]);
 }

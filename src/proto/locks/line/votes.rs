@@ -131,8 +131,12 @@ pub struct Line {
     at: Vec<AtNode>,
     /// The nodes that were sent a join at least once.
     pub joined: NodeSet,
-    /// The nodes of `joined` that do not send this client messages.
-    pub silent: NodeSet,
+    /// The nodes that were sent a join for this key or an earlier one. Their members of this token
+    /// have a channel, or have none: that never changes, because a release has to name each of
+    /// them.
+    named: NodeSet,
+    /// The nodes that do not send this client messages, so that the members there have no channel.
+    silent: NodeSet,
     /// The nodes whose votes count. Each answered a join that was sent on its present connection
     /// while it was trusted, and has forgotten nothing since, as far as the client knows.
     counted: NodeSet,
@@ -183,6 +187,7 @@ impl Line {
             short_ttl,
             at: vec![AtNode::default(); nodes],
             joined: NodeSet::EMPTY,
+            named: NodeSet::EMPTY,
             silent: NodeSet::EMPTY,
             counted: NodeSet::EMPTY,
             sent_in_trust: NodeSet::EMPTY,
@@ -216,7 +221,7 @@ impl Line {
         let since = round.wrapping_add(1);
         let next = Line::new(nodes, (self.ttl, self.short_ttl), since);
         let before = std::mem::replace(self, next);
-        self.lives = before.lives;
+        (self.lives, self.named, self.silent) = (before.lives, before.named, before.silent);
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
             // A mark counts in one line only.
             at.marks = Marks { spent: true, ..before.marks };
@@ -246,6 +251,7 @@ impl Line {
         }
         nodes.iter().for_each(|node| self.at[node.index()].marks.give());
         self.joined = self.joined.union(nodes);
+        self.named = self.named.union(nodes);
         self.sent_in_trust = self.sent_in_trust.minus(nodes).union(nodes.minus(untrusted));
         self.polled = self.polled.union(nodes);
         self.answered = self.answered.minus(nodes);
@@ -484,7 +490,14 @@ impl Line {
         in_earlier_line || self.joined.minus(self.left).contains(node)
     }
 
-    /// Whether the node does not send this client messages of hand-overs.
+    /// These nodes do not send this client messages of hand-overs. Returns the nodes whose members
+    /// have no channel: those that were sent a join before keep what they have.
+    pub fn note_silent(&mut self, nodes: NodeSet) -> NodeSet {
+        self.silent = self.silent.union(nodes.minus(self.named));
+        self.silent
+    }
+
+    /// Whether the members at the node have no channel.
     pub fn is_silent(&self, node: NodeId) -> bool {
         self.silent.contains(node)
     }

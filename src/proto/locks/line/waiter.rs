@@ -191,7 +191,7 @@ impl Locks {
         let Some(line) = record.line_mut() else { return };
         let rank = line.rank;
         let early = !line.holds(now).is_empty();
-        line.silent = line.silent.union(silent.minus(line.joined));
+        let silent = silent.union(line.note_silent(silent).common(nodes));
         let notified = reports_writes && silent.is_empty() && renews_at.is_none();
         line.rest.begin_poll(nodes, notified, nodes.len() >= quorum, self.ops.waiters());
         line.begin_poll(nodes, untrusted, now);
@@ -235,8 +235,8 @@ impl Locks {
             if self.cluster.may_ask(node).is_err() {
                 return;
             }
-            if silent && !line.joined.contains(node) {
-                line.silent.insert(node);
+            if silent {
+                line.note_silent(node.into());
             }
             line.poll_more(node.into(), self.cluster.untrusted(node.into()), now);
             self.ask(node, id, Kind::Join, now);

@@ -40,8 +40,9 @@ impl Line {
             // The error of a request in line is made anew at the end of its wait.
             last: _,
             // Only a lock over several keys goes from one line to another, and the search has no
-            // such lock.
+            // such lock. So `named` is the same as `joined`.
             since: _,
+            named: _,
             rest,
             lives,
         } = self;
