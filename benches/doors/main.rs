@@ -15,6 +15,7 @@ mod clients;
 mod embedded;
 mod engine;
 mod shared;
+mod sleeps;
 mod slots;
 mod tasks;
 mod threads;
@@ -85,6 +86,7 @@ fn open(fleet: &Fleet, in_flight: usize, options: &Options) -> Vec<Box<dyn Door>
         Box::new(tasks::Tasks::beside_a_thread(fleet)),
         Box::new(tasks::Tasks::on_one_thread(fleet)),
         Box::new(tasks::Tasks::on_threads(fleet)),
+        Box::new(sleeps::Sleeps),
     ];
     doors.retain(|door| door.carries(in_flight) && options.only.wants(door.name()));
     doors
