@@ -150,6 +150,9 @@ impl Client {
     /// one of them gets the lock. Makes one attempt, whatever wait the options have. A client that
     /// still holds the lock under the old token loses it, and its next extend reports that.
     ///
+    /// Name all keys of the lock: one that is not named stays with the old token until its ttl is
+    /// over.
+    ///
     /// # Errors
     /// [`Error::Lost`] if the token does not hold all of the keys on enough nodes, for instance
     /// because the ttl was over or another client adopted the lock before; and the errors of an

@@ -218,6 +218,9 @@ impl SharedClient {
     /// ([`SharedGuard::into_token`]), under a new token. If two clients try with one token, at most
     /// one of them gets the lock. Makes one attempt, whatever wait the options have.
     ///
+    /// Name all keys of the lock: one that is not named stays with the old token until its ttl is
+    /// over.
+    ///
     /// # Errors
     /// The call ends with [`Error::Lost`] if the token does not hold all of the keys on enough
     /// nodes, and with the errors of an acquire.

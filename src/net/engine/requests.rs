@@ -83,6 +83,9 @@ impl Engine {
     /// clients try with one token, at most one of them gets the lock. Makes one attempt, whatever
     /// wait the options have.
     ///
+    /// Name all keys of the lock: one that is not named stays with the old token until its ttl is
+    /// over.
+    ///
     /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold all of
     /// the keys on enough nodes. If the giver still believes in the lock, it loses it, and learns
     /// of that with its next extend: so give the lock away first.

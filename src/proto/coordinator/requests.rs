@@ -266,6 +266,9 @@ impl Coordinator {
     /// node where all of them hold the token, a new one takes its place. A giver that still
     /// believes in the lock loses it.
     ///
+    /// Name all keys of the lock: one that is not named stays with the old token until its ttl is
+    /// over.
+    ///
     /// There is one attempt, whatever wait the options have, which ends as an acquire does. If too
     /// few nodes hold the token, it ends as [`Error::Lost`], and what it changed is released.
     ///
