@@ -38,8 +38,8 @@ pub struct SharedGuard {
     owner: Arc<Owner>,
     /// `None` once its state was put back for the next guard.
     watcher: Option<LockWatcher>,
-    /// `None` once the lock was given away.
-    lock: Option<Lock>,
+    /// The lock was not given away.
+    holds: bool,
 }
 
 impl SharedGuard {
@@ -51,14 +51,14 @@ impl SharedGuard {
     ) -> SharedGuard {
         let Answering { owner, open, place } = at;
         let lock_state = open.hold(place, keys, &lock);
-        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
-        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
+        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock);
+        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), holds: true }
     }
 
     /// The guard of the lock of a leader's term.
     pub(super) fn of_term(owner: &Arc<Owner>, lock_state: Arc<LockState>, lock: Lock) -> Self {
-        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
-        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
+        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock);
+        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), holds: true }
     }
 
     /// What the handles of its client share.
@@ -81,7 +81,7 @@ impl SharedGuard {
     pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
         let (view, auto_extend) = (self.view(), auto_extend.into());
         view.inner().with(|open| {
-            let begun = open.auto_extend(self.lock(), auto_extend, view.lock_state());
+            let begun = open.auto_extend(view.lock(), auto_extend, view.lock_state());
             view.or_why_over(begun, open)
         })?
     }
@@ -116,9 +116,10 @@ impl SharedGuard {
     /// # Errors
     /// [`Error::Lost`] if the lock was over, [`Error::Closed`] if the client was closed.
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
-        let lock = self.lock.take().expect("it is taken only where the guard ends");
+        self.holds = false;
         let view = self.view();
         view.inner().with(|open| {
+            let lock = view.lock().alias();
             // Before the lock's record ends, which knows the reason.
             let is_over = open.engine.remaining(&lock).is_zero();
             let error = is_over.then(|| view.why_over(open));
@@ -131,10 +132,6 @@ impl SharedGuard {
             };
             token.ok_or_else(|| error.unwrap_or_else(expired))
         })?
-    }
-
-    fn lock(&self) -> &Lock {
-        self.lock.as_ref().expect("it is taken only where the guard ends")
     }
 }
 
@@ -216,10 +213,11 @@ impl SharedGuard {
     /// after the client's mutex is unlocked.
     #[must_use]
     fn retire(&mut self, open: &mut Open<'_>) -> Option<Arc<LockState>> {
-        let lock_state = self.watcher.take()?.into_hold();
-        if let Some(lock) = self.lock.take() {
-            open.engine.release_nowait(&lock);
+        let watcher = self.watcher.take()?;
+        if self.holds {
+            open.engine.release_nowait(watcher.lock());
         }
+        let lock_state = watcher.into_hold();
         open.end_lock(&lock_state);
         open.put_back(lock_state)
     }
@@ -243,7 +241,7 @@ impl Drop for SharedGuard {
         let Some(watcher) = &self.watcher else { return };
         let lock_state = watcher.lock_state();
         // A lock that was released has no deadline any more.
-        let held = self.lock.is_some() && lock_state.deadline().is_some();
+        let held = self.holds && lock_state.deadline().is_some();
         let watch = held.then(|| Watch::begin(Verb::Release, lock_state.key()));
         let owner = Arc::clone(&self.owner);
         // Once the client is closed, its locks are over.
@@ -273,7 +271,7 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        let asked = open.engine.extend(self.guard.lock(), self.ttl, data);
+        let asked = open.engine.extend(self.guard.view().lock(), self.ttl, data);
         self.guard.view().or_why_over(asked, open)
     }
 
@@ -306,7 +304,7 @@ impl sealed::Asked for Release {
     }
 
     fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        let lock = self.guard.lock();
+        let lock = self.guard.view().lock();
         open.end_lock(self.guard.view().lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),

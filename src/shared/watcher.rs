@@ -177,6 +177,11 @@ impl LockWatcher {
         &self.inner
     }
 
+    /// The lock, to name it to the engine.
+    pub(super) fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
     pub(super) fn lock_state(&self) -> &Arc<LockState> {
         &self.lock_state
     }
