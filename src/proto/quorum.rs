@@ -40,7 +40,7 @@ pub enum Vote {
 /// The verdict on a question, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The question can still be won or lost.
+    /// The question can still be won or lost, or it stays open for another reason.
     Undecided,
     /// Enough grants.
     Won,
@@ -69,9 +69,9 @@ pub struct Ballot {
 enum Lost {
     /// At once.
     Unwinnable,
-    /// When so many nodes have denied it that the others are no quorum, or when that cannot come
-    /// any more.
-    Proven,
+    /// When more nodes than may fail have denied it, which proves that it is lost, or when too few
+    /// votes are missing for such a proof.
+    Proven { may_fail: u8 },
     /// When all electors have voted.
     Counted,
 }
@@ -89,11 +89,12 @@ impl Ballot {
         Ballot::new(electors, needed, Lost::Unwinnable)
     }
 
-    /// A question to `electors` that `needed` grants win, and about which denials prove something.
-    /// If it cannot be won any more, it takes votes until more nodes have denied it than may fail,
-    /// or until that cannot happen any more, or until it is closed.
-    pub fn that_waits_for_proof(electors: NodeSet, needed: usize) -> Ballot {
-        Ballot::new(electors, needed, Lost::Proven)
+    /// A question to `electors` that `needed` grants win, and that is proven to be lost once more
+    /// than `may_fail` nodes deny it. If it cannot be won any more, it takes votes until it is
+    /// proven, or until that cannot happen any more.
+    pub fn that_waits_for_proof(electors: NodeSet, needed: usize, may_fail: usize) -> Ballot {
+        let may_fail = u8::try_from(may_fail).unwrap_or(u8::MAX);
+        Ballot::new(electors, needed, Lost::Proven { may_fail })
     }
 
     /// A question to `electors` that `needed` grants win, and whose refusals matter, too. Even when
@@ -119,6 +120,15 @@ impl Ballot {
         };
         ballot.verdict = ballot.judge();
         ballot
+    }
+
+    /// Ends a question that waits for proof if it cannot be won any more. Called before it is
+    /// asked, because to ask in vain would change the nodes.
+    #[inline]
+    pub fn end_if_hopeless(&mut self) {
+        if self.spare < 0 && matches!(self.lost, Lost::Proven { .. }) {
+            self.close();
+        }
     }
 
     /// Ends a question that stayed open: no further vote counts.
@@ -209,9 +219,9 @@ impl Ballot {
     fn judge_unwinnable(&self) -> Verdict {
         let open = match self.lost {
             Lost::Unwinnable => false,
-            Lost::Proven => {
+            Lost::Proven { may_fail } => {
                 let (denied, open) = (self.denials.len(), self.undecided().len());
-                let may_fail = self.electors.len().saturating_sub(self.needed());
+                let may_fail = usize::from(may_fail);
                 denied <= may_fail && denied + open > may_fail
             }
             Lost::Counted => !self.undecided().is_empty(),
@@ -364,7 +374,7 @@ mod tests {
                 code /= 3;
                 vote
             });
-            let mut ballot = Ballot::that_waits_for_proof(NodeSet::first(5), 3);
+            let mut ballot = Ballot::that_waits_for_proof(NodeSet::first(5), 3, 2);
             for (index, &vote) in votes.iter().enumerate() {
                 let verdict = ballot.cast(NodeId::new(index), vote);
                 let count = |of: Vote| votes[..=index].iter().filter(|&&it| it == of).count();

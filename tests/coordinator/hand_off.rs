@@ -291,3 +291,24 @@ fn request_by_a_token_ends_when_no_answer_can_prove_that_it_is_gone() {
     bench.reply(3, ":0\r\n");
     assert!(matches!(bench.refused(), Error::NoQuorum(_)), "node 4 changes nothing");
 }
+
+/// Half of an even number of nodes is away, so a majority cannot come. A node that is asked in vain
+/// would replace the token, and the release of the new one would end the lock that was given away.
+#[test]
+fn request_by_a_token_that_cannot_be_won_asks_no_node() {
+    for nodes in [4, 2] {
+        for adopts in [true, false] {
+            let mut bench = Bench::quiet(nodes);
+            (nodes / 2..nodes).for_each(|node| bench.lose_and_back_off(node));
+            (0..nodes).for_each(|node| drop(bench.sent(node)));
+            match adopts {
+                true => bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap(),
+                false => bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap(),
+            };
+            assert!(matches!(bench.refused(), Error::NoQuorum(_)), "{nodes} nodes");
+            let sent: Vec<_> = (0..nodes / 2).flat_map(|node| bench.sent(node)).collect();
+            assert!(sent.is_empty(), "{nodes} nodes, adopts: {adopts}: {sent:?}");
+            bench.assert_idle();
+        }
+    }
+}

@@ -75,6 +75,32 @@ fn client_with_more_nodes_than_the_list_counts_those_of_the_list() {
     assert_eq!((report.needed, refused(&report).len()), (2, 2), "{report}");
 }
 
+/// The holder has the key on nodes 1 and 2 of three. A client that knows node 0 alone of the list,
+/// or nodes 0 and 1, cannot prove that the lock is gone: the nodes that it does not know may have
+/// the key.
+#[test]
+fn token_is_not_gone_for_a_client_that_does_not_know_all_nodes_of_the_list() {
+    for known in [&[0, 3][..], &[0, 1]] {
+        for adopts in [false, true] {
+            let (mut net, holder) = net_with_list(4);
+            let other = client(&mut net, known);
+            net.pass(millis(500));
+            let Ok(Outcome::Acquired(lock)) = attempt(&mut net, holder) else { panic!("no lock") };
+            net.command(0, &[b"DEL", KEY]);
+            let (now, token) = (net.now(), lock.token());
+            let core = &mut net.client_mut(other).core;
+            match adopts {
+                true => core.adopt(KEY, token, LockOptions::once(TTL), 0, now).unwrap(),
+                false => core.extend_token(KEY, token, TTL, 0, now).unwrap(),
+            };
+            net.pass(millis(500));
+            let result = result(&mut net, other).expect("it has ended");
+            let is_right = matches!(result, Err(Error::Config(_) | Error::NoQuorum(_)));
+            assert!(is_right, "nodes {known:?}, adopts: {adopts}: {result:?}");
+        }
+    }
+}
+
 #[test]
 fn client_that_has_one_wrong_node_holds_by_the_others() {
     let (mut net, _) = net_with_list(4);

@@ -83,10 +83,18 @@ impl Cluster {
         Ballot::of_quorum(self.voters, self.quorum)
     }
 
-    /// As [`ballot`](Cluster::ballot), for a question about a token: if most nodes deny that they
-    /// have it, it is gone, and the caller wants to know that.
+    /// As [`ballot`](Cluster::ballot), for a question about the token of a lock that another client
+    /// may hold: if more nodes lack it than [`may_lack`](Cluster::may_lack), it is gone, and the
+    /// caller wants to know that.
     pub fn ballot_about_token(&self) -> Ballot {
-        Ballot::that_waits_for_proof(self.voters, self.quorum)
+        Ballot::that_waits_for_proof(self.voters, self.quorum, self.may_lack())
+    }
+
+    /// How many nodes may lack the token of a lock that another client may hold. The nodes of the
+    /// list of masters that this client does not know count, too: they may have it.
+    pub fn may_lack(&self) -> usize {
+        let all = self.list.as_ref().map_or(self.voters.len(), |list| list.members().len());
+        all.saturating_sub(self.quorum)
     }
 
     /// Whether the node became a member of the list after this moment, as far as this client knows.

@@ -13,7 +13,7 @@ use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Role;
-use crate::proto::locks::round::failure::{Tried, classify};
+use crate::proto::locks::round::failure::{Refusals, Tried, classify};
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
@@ -408,7 +408,8 @@ impl Locks {
             return self.refusal_in_line(id, now);
         }
         let tried = if record.taken_up().is_some() { Tried::Adopt } else { Tried::Acquire };
-        let refusals = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
+        let voted = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
+        let refusals = Refusals { may_lack: self.cluster.may_lack(), ..voted };
         let mut report = self.report(id, now);
         report.by_token = tried == Tried::Adopt;
         classify(tried, refusals).error(report)

@@ -69,6 +69,7 @@ impl Locks {
             self.records.get_mut(id).round.cast(node, vote);
         }
         let record = self.records.get_mut(id);
+        record.round.end_if_hopeless();
         self.timers.clear_in(&mut record.round_timer);
         if record.round.ballot().verdict() != Verdict::Undecided {
             self.verdicts.push(id);

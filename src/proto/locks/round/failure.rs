@@ -29,6 +29,8 @@ pub struct Refusals {
     pub permanent: usize,
     /// Nodes that refused. Of an extend: that said that the key is not ours any more.
     pub denied: usize,
+    /// How many nodes may refuse an extend or an adopt whose lock is not lost.
+    pub may_lack: usize,
     /// The deadline has passed.
     pub overdue: bool,
 }
@@ -41,6 +43,7 @@ impl Refusals {
             failed: ballot.errors().len(),
             permanent: replies.count_failed(NodeError::is_permanent),
             denied: ballot.denials().len(),
+            may_lack: spare,
             overdue,
         }
     }
@@ -63,14 +66,14 @@ pub enum Failure {
 
 /// Why a round failed in which no majority granted in time.
 pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
-    let Refusals { spare, failed, permanent, denied, overdue } = refusals;
+    let Refusals { spare, failed, permanent, denied, may_lack, overdue } = refusals;
     match tried {
         // The lock was held until now: whether it is over comes before everything else.
-        Tried::Extend if denied > spare => Failure::Lost(LostReason::Gone),
+        Tried::Extend if denied > may_lack => Failure::Lost(LostReason::Gone),
         Tried::Extend if overdue => Failure::Lost(LostReason::Expired),
         _ if permanent > spare => Failure::Nodes,
         Tried::Extend => Failure::NoQuorum,
-        Tried::Adopt if denied > spare => Failure::Lost(LostReason::Gone),
+        Tried::Adopt if denied > may_lack => Failure::Lost(LostReason::Gone),
         _ if overdue && denied <= spare => Failure::Expired,
         // An adopt asks only for keys of its own token, so a denial does not name another holder.
         Tried::Adopt => Failure::NoQuorum,
@@ -108,6 +111,7 @@ mod tests {
             failed,
             permanent,
             denied,
+            may_lack: 1,
             overdue,
         };
         let cases = [

@@ -149,6 +149,12 @@ impl Round {
         (denials.len() - absent, absent)
     }
 
+    /// Ends the round if it cannot be won any more: called before any node is asked.
+    #[inline]
+    pub fn end_if_hopeless(&mut self) {
+        self.ballot.end_if_hopeless();
+    }
+
     /// Takes back the grant of a node that may have forgotten the key.
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {

@@ -117,19 +117,26 @@ impl TokenExtend {
         self.ballot.verdict() == Verdict::Won
     }
 
-    /// Whether more than `spare` nodes said that the token does not hold all keys.
-    pub fn is_gone(&self, spare: usize) -> bool {
-        self.absent.len() > spare
+    /// How many nodes said that the token does not hold all keys, and vote.
+    fn lacking(&self, cluster: &Cluster) -> usize {
+        self.absent.common(cluster.voters()).len()
     }
 
     /// How many nodes did not extend the keys, and why.
-    pub fn refused(&self, replies: &Replies, spare: usize, overdue: bool) -> Refusals {
-        let voted = Refusals::of(&self.ballot, replies, spare, overdue);
-        Refusals { denied: self.absent.len(), ..voted }
+    pub fn refused(&self, replies: &Replies, cluster: &Cluster, overdue: bool) -> Refusals {
+        let voted = Refusals::of(&self.ballot, replies, cluster.spare_nodes(), overdue);
+        Refusals { denied: self.lacking(cluster), may_lack: cluster.may_lack(), ..voted }
     }
 
-    /// Whether the extend is decided: by its votes, or because [`is_gone`](TokenExtend::is_gone).
-    pub fn is_over(&self, spare: usize) -> bool {
-        self.ballot.verdict() != Verdict::Undecided || self.is_gone(spare)
+    /// Ends the extend if it cannot be won any more: called before any node is asked.
+    pub fn end_if_hopeless(&mut self) {
+        self.ballot.end_if_hopeless();
+    }
+
+    /// Whether the extend is decided: by its votes, or because so many nodes lack the token that it
+    /// is gone.
+    pub fn is_over(&self, cluster: &Cluster) -> bool {
+        let is_decided = self.ballot.verdict() != Verdict::Undecided;
+        is_decided || self.lacking(cluster) > cluster.may_lack()
     }
 }

@@ -181,12 +181,15 @@ impl Task {
                 self.cast(node, NodeReply::Failed(NodeError::Quarantined));
             }
         }
+        if let Work::Extend(extend) = &mut self.work {
+            extend.end_if_hopeless();
+        }
         for node in askable.iter() {
             match &self.work {
                 Work::Inspect(_) => {
                     begun.asks.extend([TaskAsk::ReadValue, TaskAsk::ReadTtl].map(|it| (node, it)));
                 }
-                Work::Extend(extend) if extend.is_over(cluster.spare_nodes()) => {}
+                Work::Extend(extend) if extend.is_over(cluster) => {}
                 Work::Extend(_) => {
                     begun.asks.push((node, extend::ask(node, self.keys(), cluster)));
                 }
@@ -363,11 +366,11 @@ impl Task {
         cluster: &Cluster,
         now: Instant,
     ) -> Result<Outcome, Error> {
-        let (spare, deadline) = (cluster.spare_nodes(), self.deadline);
+        let deadline = self.deadline;
         if extend.is_won() && now < deadline {
             return Ok(Outcome::Extended { deadline });
         }
-        let refusals = extend.refused(&self.replies, spare, now >= deadline);
+        let refusals = extend.refused(&self.replies, cluster, now >= deadline);
         let mut report = self.report(cluster, now);
         report.by_token = true;
         Err(classify(Tried::Extend, refusals).error(report))
@@ -385,7 +388,7 @@ impl Task {
                 Work::Inspect(_) | Work::DeleteSeen(_) | Work::WriteNote(_) | Work::Vouch => {
                     self.unanswered.is_empty()
                 }
-                Work::Extend(extend) => extend.is_over(cluster.spare_nodes()),
+                Work::Extend(extend) => extend.is_over(cluster),
                 Work::Delete => delete::is_decided(&self.replies, cluster),
                 Work::Done => false,
             }
