@@ -123,6 +123,22 @@ fn reason_of_an_expiry_is_the_same_before_and_after_the_driver_noticed_it() {
 }
 
 #[test]
+fn reason_of_an_expiry_stays_after_the_client_is_closed() {
+    let (_alone, masters) = alone_with_masters();
+    let client = SharedClient::connect_blocking(config(&masters)).unwrap();
+    let [expired, held] = ["a", "b"].map(|key| {
+        let ttl = if key == "a" { TTL } else { 2 * TTL };
+        client.lock(key, ttl).wait().expect("it is free")
+    });
+    clock::advance(TTL);
+    comes_true("the driver notices it", || expired.deadline().is_none());
+    client.close(SECOND).wait();
+    assert!(is_lost(expired.check(), LostReason::Expired));
+    assert!(is_lost(expired.expiring().wait(), LostReason::Expired));
+    assert!(matches!(held.check(), Err(Error::Closed(_))), "the close ended this one");
+}
+
+#[test]
 fn renewal_keeps_a_lock_for_longer_than_its_ttl() {
     let (_alone, masters) = alone_with_masters();
     let client = SharedClient::connect_blocking(config(&masters)).unwrap();

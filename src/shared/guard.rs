@@ -120,12 +120,12 @@ impl SharedGuard {
         let view = self.view();
         view.inner().with(|open| {
             let lock = view.lock().alias();
-            // Before the lock's record ends, which knows the reason.
+            // Only the record of the lock knows the reason, and `into_token` ends it.
             let is_over = open.engine.remaining(&lock).is_zero();
             let error = is_over.then(|| view.why_over(open));
             let token = open.engine.into_token(lock);
             open.end_lock(view.lock_state());
-            // The deadline may pass between the two.
+            // The deadline may pass between `remaining` and `into_token`.
             let expired = || {
                 let core = open.engine.coordinator();
                 core.lost_unasked(LostReason::Expired, view.key(), clock::now())

@@ -167,10 +167,16 @@ impl LockWatcher {
     /// How long the lock may still be believed in, more than zero; or why it is over.
     fn left(&self) -> Result<Duration, Error> {
         let left = self.remaining();
-        if left.is_zero() {
-            return Err(self.is_over());
+        if !left.is_zero() {
+            return Ok(left);
         }
-        Ok(left)
+        // The driver may be about to pass on a later deadline.
+        let again = self.inner.with(|open| {
+            open.pass_on_results();
+            let left = self.remaining();
+            if left.is_zero() { Err(self.why_over(open)) } else { Ok(left) }
+        });
+        again.unwrap_or_else(|closed| Err(self.why_closed(closed)))
     }
 
     pub(super) fn inner(&self) -> &Inner {
@@ -199,7 +205,14 @@ impl LockWatcher {
 
     /// The error for a lock that is over.
     fn is_over(&self) -> Error {
-        self.inner.with(|open| self.why_over(open)).unwrap_or_else(|closed| closed)
+        let error = self.inner.with(|open| self.why_over(open));
+        error.unwrap_or_else(|closed| self.why_closed(closed))
+    }
+
+    /// The error for a lock of a closed client: what ended the lock before that stays its reason.
+    fn why_closed(&self, closed: Error) -> Error {
+        let known = if self.inner.is_ours() { self.lock_state.error() } else { None };
+        known.unwrap_or(closed)
     }
 
     /// The error for a lock that is over. The client's mutex is locked: otherwise the driver could
@@ -211,7 +224,8 @@ impl LockWatcher {
         known.unwrap_or_else(|| core.not_held(&self.lock, self.key(), clock::now()))
     }
 
-    /// The result of a call that needs the lock to be held: if it is over, the error says why.
+    /// The result of a call that needs a lock that is held. If the lock is over, the error says
+    /// why.
     pub(super) fn or_why_over<T>(
         &self,
         result: Result<T, Error>,
