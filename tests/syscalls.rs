@@ -150,7 +150,7 @@ fn threads_whose_calls_end_in_one_turn_are_woken_by_one_system_call() {
 }
 
 /// Makes pairs in so many threads of one client. Returns how many calls that took, and a function
-/// that counts the lines with a word in what strace wrote.
+/// that counts the lines of strace's output that contain a word.
 fn calls_of_threads(threads: usize, pairs: usize) -> (usize, impl Fn(&str) -> usize) {
     let fleet = Fleet::start(NODES as usize);
     let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));

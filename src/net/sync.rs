@@ -15,8 +15,8 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(crate) use std::{thread, thread_local};
 
-/// How many words there are. With 32 bits each, so many threads as are common have a bit of their
-/// own. Threads that share a bit wake each other.
+/// How many words there are, with 32 bits each: 512 threads have a bit of their own. Threads that
+/// share a bit wake each other.
 pub(crate) const WORD_COUNT: usize = 16;
 
 /// The words at which the threads of this process sleep.
@@ -27,7 +27,7 @@ pub(crate) static WORDS: [futex::Word; WORD_COUNT] = [const { futex::Word::new()
 pub(crate) static WORDS: std::sync::LazyLock<[portable::Word; WORD_COUNT]> =
     std::sync::LazyLock::new(Default::default);
 
-/// How many threads of this process have slept at a word.
+/// How many threads have got a bit: the number of the next one.
 pub(crate) static SLEEPERS: AtomicU32 = AtomicU32::new(0);
 
 /// How many threads can run at the same time.

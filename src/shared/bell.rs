@@ -2,8 +2,9 @@
 //!
 //! A thread sleeps at one of the words of the process, under one of its bits, and one system call
 //! wakes all threads of a word whose bits it names. The hazard is a ring between the last look at
-//! the bell and the sleep. So a thread reads the word before it says that it sleeps, and a thread
-//! that rings changes the word after it has read that: then the sleep does not begin.
+//! the bell and the sleep. So a thread reads the word before it sets its bell to asleep, and a
+//! thread that rings an asleep bell changes the word after that. A sleep that has not begun by then
+//! does not begin.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use std::time::Duration;
 use crate::net::clock;
 use crate::net::sync::{AtomicU32, Ordering, SLEEPERS, WORD_COUNT, WORDS};
 
-/// No one has rung.
+/// The bell was not rung.
 const SILENT: u32 = 0;
 
-/// Someone has rung, and the thread did not see it yet.
+/// The bell was rung, and its thread has not seen that yet.
 const RUNG: u32 = 1;
 
-/// No one has rung, and the thread sleeps or is about to.
+/// The bell was not rung, and its thread sleeps or is about to.
 const ASLEEP: u32 = 2;
 
 const BITS: u32 = u32::BITS;
@@ -105,7 +106,7 @@ impl Ringing {
         self.count
     }
 
-    /// Takes the bells out, if any was rung.
+    /// Takes out which threads to wake, if any bell was rung.
     pub(super) fn take(&mut self) -> Option<Ringing> {
         (self.count > 0).then(|| std::mem::take(self))
     }
@@ -117,5 +118,53 @@ impl Ringing {
                 word.wake(bits);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn sleep_does_not_begin_after_a_wake_that_came_before_it() {
+        let bell = Bell::new();
+        let word = &WORDS[bell.word];
+        let (seen, start) = (word.value(), clock::now());
+        word.wake(bell.bit);
+        word.sleep(seen, bell.bit, Some(LONG));
+        assert!(clock::now().saturating_since(start) < LONG);
+    }
+
+    #[test]
+    fn wait_ends_at_its_limit_also_if_a_thread_with_the_same_bit_is_woken() {
+        let bell = Bell::new();
+        let limit = Duration::from_millis(50);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let start = clock::now();
+                bell.wait(Some(limit));
+                clock::now().saturating_since(start)
+            });
+            while !waits.is_finished() {
+                WORDS[bell.word].wake(bell.bit);
+            }
+            assert!(waits.join().expect("it waits") >= limit);
+        });
+    }
+
+    #[test]
+    fn more_threads_than_bits_are_all_woken_together() {
+        let bells: Vec<_> = (0..600).map(|_| Arc::new(Bell::new())).collect();
+        std::thread::scope(|scope| {
+            for bell in &bells {
+                scope.spawn(|| bell.wait(None));
+            }
+            let mut ringing = Ringing::default();
+            bells.iter().for_each(|bell| ringing.ring(bell));
+            assert_eq!(ringing.len(), bells.len());
+            ringing.wake();
+        });
     }
 }

@@ -28,7 +28,7 @@ use crate::proto::node_set::NodeId;
 /// How many lock states are kept for the next guards.
 const SPARES: usize = 1024;
 
-/// Who waits for a call.
+/// The task or thread that waits for a call.
 #[derive(Debug)]
 pub(super) enum Waiter {
     /// A task, whose waker is the user's.

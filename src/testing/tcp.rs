@@ -11,9 +11,10 @@
 //! guard on gets no lock from them for its `max_ttl`. Switch the guard off, or make the masters
 //! seem older with [`LocalMaster::set_uptime`].
 //!
-//! A client is connected once a quorum is. So before a test freezes or kills a master and makes a
-//! single attempt, it waits until all of the client's nodes are `Ready`. And a release returns once
-//! a majority has answered, so close every client before you assert on the keys that are left.
+//! `connect` returns once a quorum of the nodes is connected. So before a test freezes or kills a
+//! master and makes a single attempt, it waits until all of the client's nodes are `Ready`. And a
+//! release returns once a majority has answered, so close every client before you assert on the
+//! keys that are left.
 //!
 //! ```
 //! # #[cfg(feature = "net")]

@@ -199,9 +199,9 @@ fn set_that_gives_up_leaves_every_line_and_key() {
     }
 }
 
-/// A node that refuses the channel keeps the waiter without one. So the release has to name the
-/// waiter without one also after it has moved on to the line of another key, where this node does
-/// not take part.
+/// A node that refuses the channel has the waiter in line as a member without one. So the release
+/// must name a member without one, also after the set has moved on to the line of another key,
+/// where this node does not take part.
 #[test]
 fn set_that_moved_on_leaves_the_line_of_a_node_that_refused_its_channel() {
     let (mut world, [set]) = World::with_clients(3);

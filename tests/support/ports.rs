@@ -1,8 +1,8 @@
 //! The ports of the servers that a test starts.
 //!
-//! A process that runs tests takes its ports out of blocks, and no other such process uses a block
-//! until it ends. The hazard is a port whose server was killed: a Sentinel, a replica or a tool of
-//! that test still knows it, and would change the server that another test starts there.
+//! A process that runs tests takes its ports out of blocks, and no other such process uses these
+//! before it has ended. The hazard is a port whose server was killed: a Sentinel, a replica or a
+//! tool of that test still knows it, and would change the server that another test starts there.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -55,7 +55,7 @@ pub(super) fn is_free(port: u16) -> bool {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok()
 }
 
-/// Whether a process of these tests, be it this one, takes its ports out of the block of this one.
+/// Whether any process of these tests, this one included, has the block of this port.
 pub fn is_reserved(port: u16) -> bool {
     Block::named((port - FIRST) / BLOCK).is_none()
 }
@@ -65,7 +65,7 @@ impl Ports {
         if self.blocks.is_empty() || self.used == BLOCK {
             match Block::reserve() {
                 Some(block) => self.blocks.push(block),
-                // What is known of the servers of its first block is forgotten by now.
+                // No process should still know the servers of the first block.
                 None => self.blocks.rotate_left(1),
             }
             self.used = 0;

@@ -25,14 +25,14 @@ impl Word {
     /// the one that was `seen`. It may return without a cause.
     pub(crate) fn sleep(&self, seen: u32, bit: NonZeroU32, limit: Option<Duration>) {
         let until = limit.map(end_of);
-        // Why it returns, the caller reads from its own state.
+        // The caller's own state shows why it returned.
         let _ = wait_bitset(&self.0, Flags::PRIVATE, seen, until.as_ref(), bit);
     }
 
     /// Wakes the threads that sleep under these bits.
     pub(crate) fn wake(&self, bits: NonZeroU32) {
         self.0.fetch_add(1, Ordering::AcqRel);
-        // The system refuses this only for an address that is not a word's.
+        // This fails only for an invalid address.
         let _ = wake_bitset(&self.0, Flags::PRIVATE, i32::MAX as u32, bits);
     }
 }

@@ -131,9 +131,9 @@ pub struct Line {
     at: Vec<AtNode>,
     /// The nodes that were sent a join at least once.
     pub joined: NodeSet,
-    /// The nodes that were sent a join for this key or an earlier one. Their members of this token
-    /// have a channel, or have none: that never changes, because a release has to name each of
-    /// them.
+    /// The nodes that were sent a join for this key or an earlier one. Whether the members of this
+    /// token there name a channel does not change any more, because a release must repeat each
+    /// member exactly.
     named: NodeSet,
     /// The nodes that do not send this client messages, so that the members there have no channel.
     silent: NodeSet,
@@ -555,6 +555,21 @@ mod tests {
 
     fn push(line: &mut Line, node: usize) -> bool {
         line.note_hand_over(NodeId::new(node), ttl(), Bytes::new())
+    }
+
+    /// A release names all members of a token at a node alike, also those in the lines of earlier
+    /// keys.
+    #[test]
+    fn members_at_a_node_have_a_channel_in_all_lines_or_in_none() {
+        let [silent, later, new] = [0, 1, 2].map(NodeId::new);
+        let mut line = Line::new(3, (ttl(), short_ttl()), 0);
+        line.note_silent(silent.into());
+        line.begin_poll(NodeSet::first(2), NodeSet::EMPTY, at(100));
+        for round in 1..3 {
+            line.move_on(round, NodeSet::EMPTY);
+            line.note_silent(NodeSet::first(3));
+            assert_eq!([silent, later, new].map(|node| line.is_silent(node)), [true, false, true]);
+        }
     }
 
     #[test]
