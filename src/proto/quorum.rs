@@ -122,8 +122,8 @@ impl Ballot {
         ballot
     }
 
-    /// Ends a question that waits for proof if it cannot be won any more. Called before it is
-    /// asked, because to ask in vain would change the nodes.
+    /// Ends a question that waits for proof if it cannot be won any more. Called before any node is
+    /// asked: a request that cannot succeed must not change the nodes.
     #[inline]
     pub fn end_if_hopeless(&mut self) {
         if self.spare < 0 && matches!(self.lost, Lost::Proven { .. }) {

@@ -292,8 +292,9 @@ fn request_by_a_token_ends_when_no_answer_can_prove_that_it_is_gone() {
     assert!(matches!(bench.refused(), Error::NoQuorum(_)), "node 4 changes nothing");
 }
 
-/// Half of an even number of nodes is away, so a majority cannot come. A node that is asked in vain
-/// would replace the token, and the release of the new one would end the lock that was given away.
+/// Half of an even number of nodes is away, so no majority can grant. A node that is asked all the
+/// same would replace the token, and the release of the new one would end the lock that was given
+/// away.
 #[test]
 fn request_by_a_token_that_cannot_be_won_asks_no_node() {
     for nodes in [4, 2] {
